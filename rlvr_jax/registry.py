@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """"; did you mean 'x'?" for the closest of `choices`, or an empty string when none is close."""
+    """". Did you mean 'x'?" for the closest of `choices`, or "." when none is close: ends a sentence."""
     close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f". Did you mean {close[0]!r}?" if close else "."
 
 
 def parse_call(text: str, what: str) -> tuple[str, dict]:

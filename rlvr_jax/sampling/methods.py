@@ -1,0 +1,83 @@
+"""How the next token is drawn: a frozen value with one method, static under jit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from rlvr_jax.types import Array
+
+BLOCK = 256  # vocabulary entries per partial sum of the inverse CDF
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingMethod:
+    """softmax(logits / temperature), cut to the `top_k` likeliest tokens, then to the smallest set whose
+    probability reaches `top_p` (the token that crosses is kept; ties by index), renormalised.
+
+    temperature 0 is the limit: the likeliest token, whatever the key, with log-probability 0. top_k 0 and top_p 1
+    cut nothing; at least one token is always kept. (Nucleus: Holtzman et al. 2019, 1904.09751.)
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    def next_token(self, logits: Array, keys: Array) -> tuple[Array, Array]:
+        """logits f32[..., V], one key per row keys[...] → (token i32[...], logprob f32[...], nats, of the
+        distribution that was drawn from)."""
+        if self.greedy:
+            token = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+            return token, jnp.zeros(token.shape, jnp.float32)
+        logits = self.truncate(logits / self.temperature)
+        logprobs = logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+        token = inverse_cdf(jnp.exp(logprobs), keys)
+        return token, jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]
+
+    def truncate(self, logits: Array) -> Array:
+        """`logits` with −inf outside the kept set."""
+        size = logits.shape[-1]
+        if (not 0 < self.top_k < size) and self.top_p >= 1:
+            return logits
+        order = jnp.argsort(logits, axis=-1, descending=True, stable=True)
+        ranked = jnp.take_along_axis(logits, order, axis=-1)
+        ranks = jnp.arange(size).reshape((1,) * (logits.ndim - 1) + (size,))
+        keep = ranks < self.top_k if 0 < self.top_k < size else jnp.ones_like(ranks, bool)
+        if self.top_p < 1:
+            probabilities = jax.nn.softmax(jnp.where(keep, ranked, -jnp.inf), axis=-1)
+            before = jnp.cumsum(probabilities, axis=-1) - probabilities
+            keep = keep & ((before < self.top_p) | (ranks == 0))
+        rank_of_token = jnp.argsort(order, axis=-1)
+        kept = jnp.take_along_axis(jnp.broadcast_to(keep, logits.shape), rank_of_token, axis=-1)
+        return jnp.where(kept, logits, -jnp.inf)
+
+
+def inverse_cdf(probabilities: Array, keys: Array) -> Array:
+    """Draws one index per row with one uniform number per row: the first index whose cumulative sum exceeds u.
+
+    Two levels (sums of BLOCK entries, then the entries of one block) keep it at about the cost of the softmax; one
+    Gumbel number per vocabulary entry costs several times the output head at 49,152 entries. probabilities
+    f32[..., V] summing to 1, keys[...] → i32[...]. An entry of probability 0 is never drawn.
+    """
+    size = probabilities.shape[-1]
+    rows = probabilities.shape[:-1]
+    draw = lambda key: jax.random.uniform(key, (), jnp.float32)
+    for _ in rows:
+        draw = jax.vmap(draw)
+    padded = jnp.pad(probabilities, [(0, 0)] * len(rows) + [(0, -size % BLOCK)])
+    blocks = padded.reshape(*rows, -1, BLOCK)
+    upto = jnp.cumsum(blocks.sum(axis=-1), axis=-1)
+    u = draw(keys)[..., None] * upto[..., -1:]  # of the sum as computed, so that rounding leaves no gap at the end
+    block = (upto <= u).sum(axis=-1, keepdims=True)
+    block = jnp.minimum(block, upto.shape[-1] - 1)
+    before = jnp.where(block > 0, jnp.take_along_axis(upto, jnp.maximum(block - 1, 0), axis=-1), 0.0)
+    inside = jnp.take_along_axis(blocks, block[..., None], axis=-2)[..., 0, :]
+    position = (jnp.cumsum(inside, axis=-1) <= u - before).sum(axis=-1)
+    last = BLOCK - 1 - jnp.argmax(inside[..., ::-1] > 0, axis=-1)  # rounding may run past the last possible entry
+    return (block[..., 0] * BLOCK + jnp.minimum(position, last)).astype(jnp.int32)

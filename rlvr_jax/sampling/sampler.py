@@ -1,0 +1,113 @@
+"""Prompts in, rollouts out: each prompt is prefilled once for its whole group, then all completions are decoded
+together until every one has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rlvr_jax.policy.policy import Cache, Policy
+from rlvr_jax.rng import row_keys
+from rlvr_jax.sampling.methods import SamplingMethod
+from rlvr_jax.types import Array, Prompts, PyTree, Rollouts
+
+
+class _Decoding(NamedTuple):
+    """What the loop carries."""
+
+    index: Array  # i32[], tokens decoded so far
+    token: Array  # i32[P, G], the newest
+    done: Array  # bool[P, G]
+    tokens: Array  # i32[P, G, T]
+    logprobs: Array  # f32[P, G, T]
+    lengths: Array  # i32[P, G], tokens written, the end token included
+    cache: Cache
+
+
+def make_sampler(
+    policy: Policy,
+    *,
+    group_size: int,
+    completion_length: int,
+    end_ids: Sequence[int],
+    pad_id: int,
+    method: SamplingMethod | None = None,
+) -> Callable[..., Rollouts]:
+    """A pure function sample(params, prompts: Prompts, key, row_ids=None) → Rollouts with B = P·group_size rows.
+
+    - A completion ends with the first of `end_ids` it draws (that token belongs to it, and is trained on) or after
+      `completion_length` tokens; the loop ends when all have ended.
+    - `behaviour_logprobs` are of the distribution that was drawn from (after temperature, top-k, top-p), nats.
+    - Row r of the batch draws token t with the key (key, row_ids[r], t), row_ids i32[B], default 0 … B−1: what a row
+      samples depends on its prompt and its id alone, not on its neighbours, the order or the number of devices.
+    - Masks come from positions, never from token values: `pad_id` may equal an end id.
+    """
+    method = method or SamplingMethod()
+    length, group = completion_length, group_size
+    if length < 1 or group < 1:
+        raise ValueError(f"completion_length={length} and group_size={group} must both be at least 1")
+
+    def draw(params, hidden, keys, state: _Decoding) -> _Decoding:
+        """The next token of every completion; rows that have ended stay as they are."""
+        step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, state.index)))(keys)
+        token, logprob = method.next_token(policy.logits(params, hidden), step_keys)
+        token = jnp.where(state.done, pad_id, token)
+        logprob = jnp.where(state.done, 0.0, logprob)
+        put = lambda all_, new: jax.lax.dynamic_update_slice_in_dim(all_, new[..., None], state.index, axis=2)
+        ended = jnp.isin(token, jnp.asarray(tuple(end_ids), jnp.int32))
+        return state._replace(
+            index=state.index + 1,
+            token=token,
+            done=state.done | ended,
+            tokens=put(state.tokens, token),
+            logprobs=put(state.logprobs, logprob),
+            lengths=state.lengths + ~state.done,
+        )
+
+    def sample(params: PyTree, prompts: Prompts, key: Array, row_ids: Array | None = None) -> Rollouts:
+        count = prompts.tokens.shape[0]
+        rows = (count, group)
+        row_ids = jnp.arange(count * group, dtype=jnp.int32) if row_ids is None else row_ids
+        keys = row_keys(key, row_ids.reshape(rows))
+        reading = policy.for_decoding(params)
+        hidden, prompt_cache = policy.prefill(reading, prompts.tokens, prompts.mask)
+        state = _Decoding(
+            index=jnp.zeros((), jnp.int32),
+            token=jnp.zeros(rows, jnp.int32),
+            done=jnp.zeros(rows, bool),
+            tokens=jnp.full((*rows, length), pad_id, jnp.int32),
+            logprobs=jnp.zeros((*rows, length), jnp.float32),
+            lengths=jnp.zeros(rows, jnp.int32),
+            cache=policy.init_cache(count, group, length),
+        )
+        state = draw(reading, jnp.broadcast_to(hidden[:, None], (*rows, hidden.shape[-1])), keys, state)
+
+        def advance(state: _Decoding) -> _Decoding:
+            hidden, cache = policy.decode(reading, state.token, state.index - 1, prompt_cache, state.cache)
+            return draw(reading, hidden, keys, state._replace(cache=cache))
+
+        more = lambda state: (state.index < length) & ~state.done.all()
+        state = jax.lax.while_loop(more, advance, state)
+        return _to_rollouts(prompts, state, group, jnp.isin(state.tokens, jnp.asarray(tuple(end_ids))))
+
+    return sample
+
+
+def _to_rollouts(prompts: Prompts, state: _Decoding, group: int, is_end: Array) -> Rollouts:
+    rows = state.lengths.size
+    length = state.tokens.shape[-1]
+    flat = lambda x: x.reshape(rows, *x.shape[2:])
+    repeat = lambda x: jnp.repeat(x, group, axis=0, total_repeat_length=rows)
+    mask = jnp.arange(length).reshape(1, length) < flat(state.lengths)[:, None]
+    return Rollouts(
+        tokens=jnp.concatenate([repeat(prompts.tokens), flat(state.tokens)], axis=1),
+        prompt_mask=repeat(prompts.mask),
+        completion_mask=mask,
+        attend_mask=mask,
+        behaviour_logprobs=jnp.where(mask, flat(state.logprobs), 0.0),
+        finished=(flat(is_end) & mask).any(axis=-1),
+        prompt_id=repeat(prompts.prompt_id),
+    )

@@ -100,3 +100,13 @@ def compute(metrics: Metrics, prefix: str = "") -> dict[str, float]:
     """Names to floats, after one explicit fetch from the device."""
     fetched = jax.device_get(dict(metrics))
     return {prefix + name: metric.compute() for name, metric in fetched.items()}
+
+
+def neutral(shapes: Metrics) -> dict[str, Metric]:
+    """Metrics that change nothing when merged, of the structure of `shapes` (from `jax.eval_shape`)."""
+    empty = {
+        Mean: lambda: Mean(jnp.zeros(()), jnp.zeros(())),
+        Max: lambda: Max(jnp.full((), -jnp.inf)),
+        Min: lambda: Min(jnp.full((), jnp.inf)),
+    }
+    return {name: empty[type(metric)]() for name, metric in shapes.items()}

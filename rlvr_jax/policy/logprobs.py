@@ -46,12 +46,12 @@ def to_rows(tokens: Array, prompt_mask: Array, attend_mask: Array, completions_p
 
 
 def make_logprobs(
-    policy: Policy, *, completions_per_row: int = 1, temperature: float = 1.0, chunks: int = 1
+    policy: Policy, *, completions_per_row: int = 1, temperature: float = 1.0, head_chunks: int = 1
 ) -> Callable:
     """A function (params, tokens i32[B, S], prompt_mask bool[B, N], attend_mask bool[B, T]) →
     (logprobs f32[B, T], entropy f32[B, T]), both in nats and of the tempered distribution
     softmax(logits / temperature), which is the one that was sampled. Values after a completion's end mean nothing:
-    mask them. Only completion positions pass through the head; with `chunks` > 1 the [B, T, V] logits never exist
+    mask them. Only completion positions pass through the head; with `head_chunks` > 1 the [B, T, V] logits never exist
     as a whole and are recomputed in the backward pass.
 
     temperature 0 (greedy evaluation) is scored as temperature 1.
@@ -78,9 +78,9 @@ def make_logprobs(
         rest = hidden[:, prompt_length:].reshape(groups, completions_per_row, length - 1, width)
         predictors = jnp.concatenate([start, rest], axis=2).reshape(rows, length, width)
         targets = tokens[:, prompt_length:]
-        if chunks == 1:
+        if head_chunks == 1:
             return head(params, predictors, targets)
-        cut = lambda x: jnp.moveaxis(x.reshape(rows, chunks, length // chunks, *x.shape[2:]), 1, 0)
+        cut = lambda x: jnp.moveaxis(x.reshape(rows, head_chunks, length // head_chunks, *x.shape[2:]), 1, 0)
         checked = jax.checkpoint(lambda pair: head(params, *pair))
         pieces = jax.lax.map(checked, (cut(predictors), cut(targets)))
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, length), pieces)

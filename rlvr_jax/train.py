@@ -1,0 +1,196 @@
+"""The training loop: sample, verify, estimate, update.
+
+What it does without: a replay buffer and asynchronous rollouts (a batch is used by the parameters that sampled it),
+a learned critic, a reward model. What an estimator is, it does not know.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from rlvr_jax.checkpoint import Checkpoints
+from rlvr_jax.compiles import CompileCounter
+from rlvr_jax.config import check
+from rlvr_jax.evaluate import EvaluationFile, to_scalars
+from rlvr_jax.means import Metrics, compute, merge
+from rlvr_jax.metrics import MetricsWriter
+from rlvr_jax.report import write_report
+from rlvr_jax.rng import key_for
+from rlvr_jax.rollout import fetch, to_groups, to_records, verify
+from rlvr_jax.run import Parts, compile_functions, make_evaluation, make_parts, make_stream, restore_or_start
+from rlvr_jax.sharding import put_rows
+from rlvr_jax.types import TrainState
+from rlvr_jax.workdir import open_workdir, save_config
+
+
+def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> TrainState:
+    """Trains as `config` says; one step = one rollout batch: sample, verify, estimate, update.
+
+    Leaves config.json, metrics.jsonl, rollouts.jsonl, evaluation.json, checkpoints/ and report.html in `workdir`.
+    Where `workdir` has a checkpoint of this config, goes on from it, bit for bit.
+
+    Raises:
+      ValueError, FileNotFoundError: a config that cannot run, a damaged model file, or a workdir of another
+        config; before any device work, and with nothing written.
+    """
+    estimator = check(config, jax.device_count())
+    workdir = open_workdir(workdir, config)
+    parts = make_parts(config, estimator)
+    stream, dropped = make_stream(config, parts)
+    evaluate, dropped_held_out = make_evaluation(config, parts)
+    run, task, tokenizer = compile_functions(config, parts), parts.task, parts.tokenizer
+    one_update = config.updates.epochs * config.updates.minibatches == 1
+    save_config(workdir, config)
+
+    with Checkpoints(workdir, config.checkpoint.keep) as checkpoints, CompileCounter() as compiles:
+        state, start = restore_or_start(parts, stream, checkpoints)
+        reference = parts.init_policy() if "reference" in estimator.needs else None
+        evaluations = EvaluationFile(workdir, before_step=start)
+        with MetricsWriter(workdir, config.steps, start, tensorboard=config.log.tensorboard, quiet=quiet) as writer:
+            for line in introduction(config, parts, start, dropped, dropped_held_out):
+                writer.say(line)
+            log = StepLog(writer, compiles)
+
+            def judge(step: int) -> None:
+                """Evaluates on the held-out problems, once per step; the key is that of every other evaluation."""
+                if not evaluations.has(step):
+                    evaluations.add(evaluate(state.params["policy"], step, key_for(config.seed, 0, "evaluate")))
+                writer.write(step, to_scalars(evaluations.records[-1]))
+
+            if start in (0, config.steps) or due(start, config.evaluate.every):
+                judge(start)
+            log.restart()
+            for step in range(start, config.steps):
+                batch = next(stream)
+                prompts, key = put_rows(batch.prompts, parts.mesh), key_for(config.seed, step, "sample")
+                shuffles = [key_for(config.seed, step, f"shuffle {n}") for n in range(config.updates.epochs)]
+                with jax.transfer_guard("disallow"):  # every copy below is an explicit one
+                    # 1. sample: the behaviour policy is the current one
+                    rollouts = run.sample(state.params["policy"], prompts, key)
+                    log.close()  # the step before: its numbers are fetched while this one samples
+                    seen = fetch(rollouts)
+                    log.lap("sample_s")
+                    # 2. verify: the only host work in the loop
+                    verdicts = verify(task, tokenizer, seen, [problem.answer for problem in batch.problems])
+                    groups = put_rows(to_groups(seen, verdicts, config.group_size), parts.mesh)
+                    log.lap("verify_s")
+                    # 3. estimate: outcomes → advantages; memory moves one step
+                    groups, advantages, memory, from_estimate = run.estimate(groups, state.memory)
+                    # 4. update: one or more optimiser updates on this batch. When it is one, the old policy is the
+                    # one being differentiated, and needs no pass of its own.
+                    old = None if one_update else run.score(state.params["policy"], rollouts)
+                    known = None if reference is None else run.score(reference, rollouts)
+                    rows, from_updates = run.to_batch(rollouts, groups, advantages, old, known), {}
+                    for shuffle in shuffles:
+                        for minibatch in run.minibatches(rows, shuffle):
+                            state, from_update = run.update(state, minibatch)
+                            from_updates = merge(from_updates, from_update) if from_updates else from_update
+                    state = run.advance(state, memory)
+                kept = np.unique(np.linspace(0, len(batch.problems) - 1, config.log.rollout_groups).astype(int))
+                records = to_records(batch, tokenizer, seen, verdicts, jax.device_get(advantages), kept)
+                log.open(step, records, {"rollout/": from_estimate, "update/": from_updates})
+
+                last = step + 1 == config.steps
+                if last or due(step + 1, config.checkpoint.every):
+                    log.close()  # what is before a checkpoint is on disk before it
+                    checkpoints.save(step + 1, state, stream.get_state(), config.to_dict())
+                if last or due(step + 1, config.evaluate.every):
+                    log.close()
+                    judge(step + 1)
+                    log.restart()
+    if config.log.report:
+        write_report(workdir)
+    return state
+
+
+def due(step: int, every: int) -> bool:
+    """Whether `step` is one of every `every` steps; 0 means never."""
+    return every > 0 and step % every == 0
+
+
+class StepLog:
+    """Holds a step's metrics on the device until the next step has been dispatched, so that fetching them never
+    makes the device wait; and says where the time of a step went.
+
+    Time is what the host waited for: `update_s` is estimate and update together, `sample_s` begins when they ended.
+    """
+
+    def __init__(self, writer: MetricsWriter, compiles: CompileCounter):
+        self._writer, self._compiles = writer, compiles
+        self._pending: tuple[int, Sequence[dict], Mapping[str, Metrics]] | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """What happened until now (loading, evaluation) is not a step's time."""
+        self._laps: dict[str, float] = {}
+        self._mark = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self._laps[f"time/{name}"] = now - self._mark
+        self._mark = now
+
+    def open(self, step: int, records: Sequence[dict], metrics: Mapping[str, Metrics]) -> None:
+        """A dispatched step: `records` for rollouts.jsonl, metrics by prefix."""
+        self._pending = (step, records, metrics)
+
+    def close(self) -> None:
+        """Fetches and writes the step that is open, if one is; waits until its update is done."""
+        if self._pending is None:
+            return
+        (step, records, groups), self._pending = self._pending, None
+        scalars = {}
+        for prefix, metrics in groups.items():
+            scalars |= compute(metrics, prefix)
+        self.lap("update_s")
+        programs, seconds = self._compiles.take()
+        laps, self._laps = self._laps, {}
+        scalars |= {
+            **laps,
+            "time/step_s": sum(laps.values()),
+            "time/compilations": programs,
+            "time/compile_s": seconds,
+        }
+        self._writer.write_rollouts(step, records)
+        self._writer.write(step, scalars)
+        self._writer.close_step()
+
+
+def introduction(config: ConfigDict, parts: Parts, start: int, dropped: int, dropped_held_out: int) -> list[str]:
+    """What a person should know before the first step."""
+    architecture, estimator = parts.policy.architecture, parts.estimator
+    held_out = config.evaluate.problems - dropped_held_out
+    rows = config.prompts_per_step * config.group_size
+    lines = [
+        f"{estimator.describe()} on {config.task}: {config.steps} steps × {config.prompts_per_step} prompts × "
+        f"{config.group_size} completions; {held_out} held-out problems",
+        f"policy: {config.model.path or 'from scratch'}, {architecture.parameter_count() / 1e6:.1f} M parameters; "
+        f"mesh {dict(parts.mesh.shape)} of {jax.devices()[0].device_kind}",
+    ]
+    if dropped or dropped_held_out:
+        lines.append(
+            f"left out: {dropped} training and {dropped_held_out} held-out prompts of more than "
+            f"{config.sampling.prompt_length} tokens"
+        )
+    data = parts.mesh.shape["data"]
+    if config.prompts_per_step % data:
+        lines.append(
+            f"{config.prompts_per_step} prompts cannot be cut into {data} parts: every device samples all {rows} rows "
+            "(the update is spread)"
+        )
+    if start:
+        lines.append(f"going on from the checkpoint of step {start}")
+    return lines
+
+
+if __name__ == "__main__":
+    from rlvr_jax.cli import main
+
+    sys.exit(main(["train", *sys.argv[1:]]))

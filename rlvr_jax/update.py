@@ -1,0 +1,139 @@
+"""One optimiser update: Σ weight·loss over the rows of a batch, accumulated over micro-batches.
+
+The weight of every token is known before the forward pass and has the denominators of the whole update in it, so the
+loss is linear in the rows: how they are cut into micro-batches, ordered or spread over devices cannot change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rlvr_jax.estimators import Estimator
+from rlvr_jax.means import Max, Mean, neutral, reduce_stacked
+from rlvr_jax.policy import Policy, make_logprobs
+from rlvr_jax.types import Array, Batch, PyTree, TrainState
+
+
+def make_update(
+    policy: Policy,
+    estimator: Estimator,
+    optimizer: optax.GradientTransformation,
+    *,
+    micro_batch_rows: int = 0,
+    completions_per_row: int = 1,
+    temperature: float = 1.0,
+    head_chunks: int = 1,
+    entropy_bonus: float = 0.0,
+    skip_inactive: bool = True,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict]]:
+    """A pure function update(state, batch) → (state, metrics): one optimiser update; `step` and `memory` stay.
+
+    Args:
+      micro_batch_rows: rows whose activations are held at once; 0: all. Must divide the rows of a batch.
+      completions_per_row: completions that share a row with their prompt (see `make_logprobs`).
+      temperature: of sampling; log-probabilities are taken of the same tempered distribution.
+      head_chunks: pieces of the completion that pass the output head one after the other.
+      entropy_bonus: coefficient of −H in the loss of every token, weighted like it.
+      skip_inactive: rows without any gradient (advantage or weight 0, no penalty) are put last, and micro-batches
+        that hold no other are not computed. The gradient is the same; the entropy and mismatch metrics then cover
+        the micro-batches that were computed, and `rows_skipped` counts the others' rows.
+
+    Metrics: loss, gradient_norm (before clipping), entropy (nats a token), rows_skipped, and the estimator's own.
+    """
+    score = make_logprobs(
+        policy, completions_per_row=completions_per_row, temperature=temperature, head_chunks=head_chunks
+    )
+    always_active = not skip_inactive or entropy_bonus != 0 or "reference" in estimator.needs
+
+    def objective(policy_params: PyTree, batch: Batch, weights: Array):
+        logprobs, entropy = score(policy_params, batch.tokens, batch.prompt_mask, batch.completion_mask)
+        losses, metrics = estimator.token_losses(logprobs, batch)
+        mask = batch.completion_mask & batch.valid[:, None]
+        entropy = jnp.where(mask, entropy, 0.0)
+        losses = losses - entropy_bonus * entropy
+        metrics = {**metrics, "entropy": Mean.of(jax.lax.stop_gradient(entropy), mask)}
+        return (weights * losses).sum(), (losses, metrics)
+
+    differentiate = jax.value_and_grad(objective, has_aux=True)
+
+    def accumulate(policy_params: PyTree, batch: Batch, weights: Array):
+        """(loss, token losses [B, T], gradient, metrics, rows skipped) of all rows, micro-batch by micro-batch."""
+        rows, size = weights.shape[0], micro_batch_rows or weights.shape[0]
+        active = (_row_max(weights) > 0) & (_row_max(jnp.abs(batch.advantages)) > 0)
+        active = jnp.ones_like(active) if always_active else active
+        order = _active_first(active, completions_per_row)
+        in_order = jax.tree.map(lambda x: x[order], (batch, weights, active))
+        pieces = jax.tree.map(lambda x: x.reshape(rows // size, size, *x.shape[1:]), in_order)
+        zero = jax.tree.map(jnp.zeros_like, policy_params)
+        shapes = jax.eval_shape(differentiate, policy_params, *jax.tree.map(lambda x: x[0], pieces[:2]))
+        (_, (_, metric_shapes)), _ = shapes
+
+        def compute(gradient, batch, weights):
+            (loss, (losses, metrics)), more = differentiate(policy_params, batch, weights)
+            return jax.tree.map(jnp.add, gradient, more), loss, losses, metrics
+
+        def skip(gradient, batch, weights):
+            return gradient, jnp.zeros(()), jnp.zeros_like(weights), neutral(metric_shapes)
+
+        def one(gradient, piece):
+            batch, weights, active = piece
+            runs = active.any()
+            gradient, loss, losses, metrics = (
+                compute(gradient, batch, weights)
+                if always_active
+                else jax.lax.cond(runs, compute, skip, gradient, batch, weights)
+            )
+            return gradient, (loss, losses, metrics, jnp.where(runs, 0.0, float(size)))
+
+        gradient, (loss, losses, metrics, skipped) = jax.lax.scan(one, zero, pieces)
+        losses = losses.reshape(weights.shape)[jnp.argsort(order)]
+        return loss.sum(), losses, gradient, reduce_stacked(metrics), skipped.sum()
+
+    def update(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
+        weigh = lambda params: estimator.token_weights(params, batch)
+        weights, pull_back = jax.vjp(weigh, state.params["estimator"])
+        loss, losses, gradient, metrics, skipped = accumulate(
+            state.params["policy"], batch, jax.lax.stop_gradient(weights)
+        )
+        # ∂(Σ w·ℓ)/∂λ with ℓ fixed: weights depend on the estimator's own parameters, losses do not
+        gradients = {"policy": gradient, "estimator": pull_back(losses)[0]}
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        norm = optax.global_norm(gradient)
+        metrics = {
+            **metrics,
+            "loss": Mean(loss, jnp.ones(())),
+            "gradient_norm": Mean(norm, jnp.ones(())),
+            "gradient_norm_max": Max(norm),
+            "rows_skipped": Mean(skipped, jnp.ones(())),
+        }
+        return state.replace(params=params, opt_state=opt_state), metrics
+
+    return update
+
+
+def minibatches(batch: Batch, count: int, group_size: int, key: Array) -> list[Batch]:
+    """The batch as `count` batches of whole groups, drawn without replacement with `key`; each is one update with
+    denominators of its own. One minibatch is the batch itself, in its order."""
+    if count == 1:
+        return [batch]
+    groups = batch.valid.shape[0] // group_size
+    order = jax.random.permutation(key, groups).reshape(count, -1)
+    rows = (order[..., None] * group_size + jnp.arange(group_size).reshape(1, 1, -1)).reshape(count, -1)
+    pick = lambda which: jax.tree.map(lambda x: x[which], batch)
+    return [pick(rows[i]) for i in range(count)]
+
+
+def _row_max(values: Array) -> Array:
+    return values.reshape(values.shape[0], -1).max(axis=-1)
+
+
+def _active_first(active: Array, unit: int) -> Array:
+    """An order of rows that puts units of `unit` adjacent rows with any active row first; i32[B]."""
+    quiet = ~active.reshape(-1, unit).any(axis=-1)
+    order = jnp.argsort(quiet, stable=True)
+    return (order[:, None] * unit + jnp.arange(unit).reshape(1, -1)).reshape(-1)

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ from rlvr_jax.sampling import SamplingMethod, make_sampler
 from rlvr_jax.sharding import put_rows
 from rlvr_jax.tasks import Task
 from rlvr_jax.tokenizer import Tokenizer
-from rlvr_jax.types import Array, PyTree
+from rlvr_jax.types import Array, PyTree, Verdict
 
 EXAMPLES = 6  # completions kept of each mode, for a person to read
 
@@ -48,65 +48,80 @@ def make_evaluate(
     prompts_per_batch: int,
     method: SamplingMethod,
 ) -> Callable[[PyTree, int, Array], Evaluation]:
-    """A function evaluate(params, step, key) → Evaluation over all of `encoded`, compiled once per mode.
+    """A function evaluate(params, step, key) → Evaluation over all of `encoded`; one compiled sampler.
 
-    Greedy: one completion a problem, Wilson interval. Sampled: `samples` a problem with `method`, interval by
-    bootstrap over problems. The last batch is filled up with repeated prompts, whose rows are left out again, so
-    every problem counts once whatever the batch size. Two evaluations with one key draw common random numbers.
+    Each problem gets one greedy completion (Wilson interval) and `samples` with `method` (interval by bootstrap over
+    problems) out of one prefill. The last batch is filled up with repeated prompts, whose rows are left out again,
+    so every problem counts once whatever the batch size. Two evaluations with one key draw common random numbers.
     """
     size = min(prompts_per_batch, len(encoded))
-    options = {
-        "completion_length": completion_length,
-        "end_ids": tokenizer.end_ids,
-        "pad_id": tokenizer.pad_id,
-    }
-    modes = {"greedy": (SamplingMethod(temperature=0.0), 1), "sampled": (method, samples)}
-    samplers = {
-        mode: jax.jit(make_sampler(policy, group_size=group, method=how, **options))
-        for mode, (how, group) in modes.items()
-    }
+    group = 1 + samples
+    both = dataclasses.replace(method, temperature=(0.0, *(float(method.temperature),) * samples))
+    sampler = make_sampler(
+        policy,
+        group_size=group,
+        completion_length=completion_length,
+        end_ids=tokenizer.end_ids,
+        pad_id=tokenizer.pad_id,
+        method=both,
+    )
+    sample = jax.jit(sampler)
 
-    def run(params: PyTree, mode: str, key: Array) -> dict:
-        group = modes[mode][1]
-        rows: dict[str, list] = {"outcome": [], "length": [], "finished": [], "reason": [], "extracted": [], "text": []}
-        for start in progress(range(0, len(encoded), size), f"evaluating ({mode})"):
+    def run(params: PyTree, key: Array) -> list[list[Graded]]:
+        graded = []
+        for start in progress(range(0, len(encoded), size), "evaluating"):
             real = encoded[start : start + size]
             filled = [*real, *encoded[: size - len(real)]]
             batch = to_batch_of_prompts(filled, prompt_length, tokenizer.pad_id)
             ids = np.arange(start * group, (start + size) * group, dtype=np.int32)
             prompts, ids = put_rows((batch.prompts, ids), mesh)
-            rollouts = fetch(samplers[mode](params, prompts, key, ids))
+            rollouts = fetch(sample(params, prompts, key, ids))
             verdicts = verify(task, tokenizer, rollouts, [problem.answer for problem in batch.problems])
-            for row in range(len(real) * group):
-                rows["outcome"].append(verdicts[row].outcome)
-                rows["reason"].append(verdicts[row].reason)
-                rows["extracted"].append(verdicts[row].extracted)
-                rows["length"].append(int(rollouts.completion_mask[row].sum()))
-                rows["finished"].append(bool(rollouts.finished[row]))
-                rows["text"].append(tokenizer.decode(completion_ids(rollouts, row), skip_special=False))
-        return rows
+            grade = lambda row, rollouts=rollouts, verdicts=verdicts: Graded(
+                verdicts[row],
+                tokenizer.decode(completion_ids(rollouts, row), skip_special=False),
+                int(rollouts.completion_mask[row].sum()),
+                bool(rollouts.finished[row]),
+            )
+            graded += [[grade(problem * group + k) for k in range(group)] for problem in range(len(real))]
+        return graded
 
     def evaluate(params: PyTree, step: int, key: Array) -> Evaluation:
-        record = {"step": int(step), "split": "held_out", "problems": len(encoded), "examples": []}
-        outcomes = {}
-        for mode, (how, group) in modes.items():
-            rows = run(params, mode, key)
-            outcomes[mode] = np.asarray(rows["outcome"], np.float64).reshape(len(encoded), group)
-            record[mode] = _summary(rows, outcomes[mode], how.temperature)
-            record["examples"] += _examples(encoded, rows, group, mode)
-        return Evaluation(record, outcomes)
+        graded = run(params, key)
+        modes = {"greedy": [rows[:1] for rows in graded], "sampled": [rows[1:] for rows in graded]}
+        temperatures = {"greedy": 0.0, "sampled": float(method.temperature)}
+        record = {"step": int(step), "split": "held_out", "problems": len(encoded)}
+        record |= {mode: _summary(rows, temperatures[mode]) for mode, rows in modes.items()}
+        record["examples"] = [e for mode, rows in modes.items() for e in _examples(encoded, rows, mode)]
+        return Evaluation(record, {mode: _outcomes(rows) for mode, rows in modes.items()})
 
     return evaluate
 
 
-def _summary(rows: dict, outcomes: np.ndarray, temperature: float) -> dict[str, Any]:
+class Graded(NamedTuple):
+    """One completion with its verdict."""
+
+    verdict: Verdict
+    text: str  # special tokens included
+    length: int  # tokens, the end token included
+    finished: bool
+
+
+def _outcomes(graded: Sequence[Sequence[Graded]]) -> np.ndarray:
+    """f64[problems, samples]"""
+    return np.asarray([[row.verdict.outcome for row in rows] for rows in graded], np.float64)
+
+
+def _summary(graded: Sequence[Sequence[Graded]], temperature: float) -> dict[str, Any]:
+    outcomes = _outcomes(graded)
     problems, samples = outcomes.shape
     if samples == 1 and np.isin(outcomes, (0, 1)).all():
         interval = proportion_interval(int(outcomes.sum()), problems)
     else:
         interval = clustered_interval(outcomes)
+    rows = [row for of_problem in graded for row in of_problem]
     correct = outcomes.reshape(-1) > 0.5
-    lengths = np.asarray(rows["length"], np.float64)
+    lengths = np.asarray([row.length for row in rows], np.float64)
     mean = lambda values: float(values.mean()) if values.size else None
     summary = {
         "pass@1": interval.estimate,
@@ -117,27 +132,27 @@ def _summary(rows: dict, outcomes: np.ndarray, temperature: float) -> dict[str, 
         "mean_length": mean(lengths),
         "length_correct": mean(lengths[correct]),
         "length_wrong": mean(lengths[~correct]),
-        "truncated": 1.0 - float(np.mean(rows["finished"])),
+        "truncated": 1.0 - float(np.mean([row.finished for row in rows])),
         # an answer was found and the completion ended, right or wrong
-        "format": float(np.mean([e is not None and f for e, f in zip(rows["extracted"], rows["finished"])])),
+        "format": float(np.mean([row.verdict.extracted is not None and row.finished for row in rows])),
     }
     if samples > 1:
         summary |= {"pass@k": float((outcomes > 0.5).any(axis=1).mean()), "k": samples}
     return summary
 
 
-def _examples(encoded: Sequence[EncodedProblem], rows: dict, group: int, mode: str) -> list[dict]:
+def _examples(encoded: Sequence[EncodedProblem], graded: Sequence[Sequence[Graded]], mode: str) -> list[dict]:
     return [
         {
             "mode": mode,
             "prompt": item.problem.prompt,
             "answer": item.problem.answer,
-            "completion": rows["text"][index * group],
-            "outcome": float(rows["outcome"][index * group]),
-            "extracted": rows["extracted"][index * group],
-            "reason": rows["reason"][index * group],
+            "completion": rows[0].text,
+            "outcome": float(rows[0].verdict.outcome),
+            "extracted": rows[0].verdict.extracted,
+            "reason": rows[0].verdict.reason,
         }
-        for index, item in enumerate(encoded[:EXAMPLES])
+        for item, rows in zip(encoded[:EXAMPLES], graded)
     ]
 
 

@@ -44,9 +44,8 @@ class Tokenizer:
         has it already. `start=False` is for text that continues a sequence.
         """
         ids = self._encode(text)
-        if start and self.add_bos and ids[:1] != [self.bos_id]:
-            ids = [self.bos_id, *ids]
-        return ids
+        missing = start and self.add_bos and ids[:1] != [self.bos_id]
+        return [self.bos_id, *ids] if missing else ids
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of token ids; special tokens (pad, end, turn marks) are left out unless asked for."""
@@ -291,9 +290,8 @@ def left_pad(rows: Sequence[Sequence[int]], length: int, pad_id: int) -> tuple[n
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     for i in np.flatnonzero((lengths > length) | (lengths == 0)):
-        if lengths[i] == 0:
-            raise ValueError(f"prompt {i} has no tokens")
-        raise ValueError(f"prompt {i} has {lengths[i]} tokens, more than the limit of {length}")
+        limit = f"more than the limit of {length}" if lengths[i] else "at least one is needed"
+        raise ValueError(f"prompt {i} has {lengths[i]} tokens, {limit}")
     tokens = np.full((len(rows), length), pad_id, dtype=np.int32)
     mask = np.arange(length)[None, :] >= length - lengths[:, None]
     for i, row in enumerate(rows):

@@ -25,7 +25,7 @@ from rlvr_jax.report import write_report
 from rlvr_jax.rng import key_for
 from rlvr_jax.rollout import fetch, to_groups, to_records, verify
 from rlvr_jax.run import Parts, compile_functions, make_evaluation, make_parts, make_stream, restore_or_start
-from rlvr_jax.sharding import put_rows
+from rlvr_jax.sharding import put_rows, replicated
 from rlvr_jax.types import TrainState
 from rlvr_jax.workdir import open_workdir, save_config
 
@@ -47,6 +47,7 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> Tr
     evaluate, dropped_held_out = make_evaluation(config, parts)
     run, task, tokenizer = compile_functions(config, parts), parts.task, parts.tokenizer
     one_update = config.updates.epochs * config.updates.minibatches == 1
+    key_of = lambda step, purpose: jax.device_put(key_for(config.seed, step, purpose), replicated(parts.mesh))
     save_config(workdir, config)
 
     with Checkpoints(workdir, config.checkpoint.keep) as checkpoints, CompileCounter() as compiles:
@@ -61,7 +62,7 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> Tr
             def judge(step: int) -> None:
                 """Evaluates on the held-out problems, once per step; the key is that of every other evaluation."""
                 if not evaluations.has(step):
-                    evaluations.add(evaluate(state.params["policy"], step, key_for(config.seed, 0, "evaluate")))
+                    evaluations.add(evaluate(state.params["policy"], step, key_of(0, "evaluate")))
                 writer.write(step, to_scalars(evaluations.records[-1]))
 
             if start in (0, config.steps) or due(start, config.evaluate.every):
@@ -69,8 +70,8 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> Tr
             log.restart()
             for step in range(start, config.steps):
                 batch = next(stream)
-                prompts, key = put_rows(batch.prompts, parts.mesh), key_for(config.seed, step, "sample")
-                shuffles = [key_for(config.seed, step, f"shuffle {n}") for n in range(config.updates.epochs)]
+                prompts, key = put_rows(batch.prompts, parts.mesh), key_of(step, "sample")
+                shuffles = [key_of(step, f"shuffle {epoch}") for epoch in range(config.updates.epochs)]
                 with jax.transfer_guard("disallow"):  # every copy below is an explicit one
                     # 1. sample: the behaviour policy is the current one
                     rollouts = run.sample(state.params["policy"], prompts, key)

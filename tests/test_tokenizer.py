@@ -225,7 +225,7 @@ def test_left_pad_never_cuts():
     for length in (17, 40):
         with pytest.raises(ValueError, match=f"prompt 1 has {length} tokens, more than the limit of 16"):
             left_pad([[1], [1] * length], 16, 0)
-    with pytest.raises(ValueError, match="prompt 0 has no tokens"):
+    with pytest.raises(ValueError, match="prompt 0 has 0 tokens, at least one is needed"):
         left_pad([[]], 16, 0)
     assert left_pad([], 16, 0)[0].shape == (0, 16)
 

@@ -56,7 +56,7 @@ def leave_one_out():
     """value = reward − mean of the other valid rewards of the group = n/(n − 1)·(reward − mean).
 
     Unbiased: no reward is part of its own baseline. A group of one gets 0.
-    Reference: Kool et al. 2019; Ahmadian et al. 2024, RLOO, arXiv:2402.14740, eq. 8. The U-statistic of
+    Reference: Kool et al. 2019; Ahmadian et al. 2024, RLOO, arXiv:2402.14740. The U-statistic of
     arXiv:2603.01162 is this one.
     """
 
@@ -86,7 +86,7 @@ def length_weighted():
     """value = reward − Σ length·reward / Σ length over the group's valid responses.
 
     The baseline of least variance if the squared gradient of a response grows with its length. Without any
-    token it is the plain mean. Reference: Hao et al. 2025, OPO, arXiv:2505.23585, eq. 8.
+    token it is the plain mean. Reference: Hao et al. 2025, OPO, arXiv:2505.23585.
     """
 
     def f(values_G, group):
@@ -116,7 +116,7 @@ def stratified(alpha=0.6, ddof=0, eps=1e-8):
         SAN = (reward − mean_stratum) / (std_stratum + eps),   GN = (reward − mean) / (std + eps)
 
     A stratum of one has SAN = 0. One stratum, or α = 0, is GRPO with the same ddof.
-    Reference: Zhu et al. 2025, Stratified GRPO, arXiv:2510.06214, eq. 6 and 10.
+    Reference: Zhu et al. 2025, Stratified GRPO, arXiv:2510.06214.
     Departs: ddof, eps and the rule for a stratum of one are not printed in the paper.
     """
     require_between("baseline=stratified", "alpha", alpha, 0, 1)

@@ -46,7 +46,7 @@ _DAPO = {
     "aggregate": "token_mean",
 }
 _HISTORY = {"reweight": "history(variant='anchor', strength=1.3)"}
-_HA_DW = "Yang et al. 2026, HA-DW, arXiv:2601.08521, eq. 8–13"
+_HA_DW = "Yang et al. 2026, HA-DW, arXiv:2601.08521"
 _HA_DW_DEPARTS = (
     "eta = 0.1, window = 10 and the first anchor are not in the paper. The authors' code is variant='window' "
     "with strength=1.5."
@@ -67,7 +67,7 @@ catalogue: dict[str, Entry] = {
     ),
     "rloo": Entry(
         slots={"baseline": "leave_one_out", **_PLAIN},
-        reference="Ahmadian et al. 2024, arXiv:2402.14740, eq. 8; as a U-statistic: arXiv:2603.01162",
+        reference="Ahmadian et al. 2024, arXiv:2402.14740; as a U-statistic: arXiv:2603.01162",
         equation="A_i = r_i − mean_{j≠i} r_j;  J = mean_i A_i Σ_t log π",
     ),
     "reinforce_pp": Entry(
@@ -181,18 +181,18 @@ catalogue: dict[str, Entry] = {
     ),
     "gmpo": Entry(
         slots={"ratio": "geometric", "clip": "none"},
-        reference="Zhao et al. 2025, GMPO, arXiv:2507.20673, eq. 4",
+        reference="Zhao et al. 2025, GMPO, arXiv:2507.20673",
         equation="J = mean_i A·exp((1/L) Σ_t m_t), m_t = log ρ_t clipped to ±0.4 on the side A pushes to",
     ),
     "cispo": Entry(
         slots={"clip": "cispo", "aggregate": "token_mean"},
-        reference="MiniMax 2025, MiniMax-M1, arXiv:2506.13585, eq. 4",
+        reference="MiniMax 2025, MiniMax-M1, arXiv:2506.13585",
         equation="J = (1/Σ L) Σ_i Σ_t sg[clip(ρ, 1 − low, 1 + high)]·A·log π",
         departures="The paper gives no upper bound; 1 + high = 5 is TRL's documented value.",
     ),
     "sapo": Entry(
         slots={"clip": "soft"},
-        reference="Gao et al. 2025, SAPO, arXiv:2511.20347, eq. 5–6",
+        reference="Gao et al. 2025, SAPO, arXiv:2511.20347",
         equation="J = mean_i (1/L_i) Σ_t (4/τ)·σ(τ(ρ − 1))·A, τ = 1 where A > 0, else 1.05",
     ),
     "gpg": Entry(
@@ -203,19 +203,19 @@ catalogue: dict[str, Entry] = {
             "clip": "none",
             "aggregate": "token_mean",
         },
-        reference="Chu et al. 2025, GPG, arXiv:2504.02546, eq. 7",
+        reference="Chu et al. 2025, GPG, arXiv:2504.02546",
         equation="J = (1/Σ L) Σ_i Σ_t α·(r − mean r)·log π, α = groups / groups with contrast",
         departures="F_norm = 1, the paper's default.",
     ),
     "opo": Entry(
         slots={"baseline": "length_weighted", "scale": "none"},
-        reference="Hao et al. 2025, OPO, arXiv:2505.23585, eq. 8",
+        reference="Hao et al. 2025, OPO, arXiv:2505.23585",
         equation="A = r − Σ L·r / Σ L",
         departures="The paper trains strictly on-policy, where the ratio and its clip do nothing.",
     ),
     "maxrl": Entry(
         slots={"scale": "group_mean"},
-        reference="MaxRL 2026, arXiv:2602.02710",
+        reference="Tajwar et al. 2026, MaxRL, arXiv:2602.02710",
         equation="A = (r − p̂)/p̂",
     ),
     "length_power": Entry(
@@ -254,7 +254,7 @@ catalogue: dict[str, Entry] = {
     ),
     "pass_at_k": Entry(
         slots={"baseline": "pass_at_k(k=4)", "scale": "none"},
-        reference="Chen et al. 2025, Pass@k training, arXiv:2508.10751, eq. 10–15",
+        reference="Chen et al. 2025, Pass@k training, arXiv:2508.10751, eq. 14–15",
         equation="R̄ = 1 − C(n₋,k)/C(n,k), σ² = R̄(1−R̄);  A₊ = (1−R̄)/σ, A₋ = (1−R̄ − C(n₋−1,k−1)/C(n−1,k−1))/σ",
         departures="k = 4 is a choice.",
     ),

@@ -45,7 +45,7 @@ def ppo(low=0.2, high=0.2, dual=None) -> Part:
 
     A clipped token has gradient 0. On-policy (ρ = 1) nothing is clipped.
     Reference: Schulman et al. 2017, arXiv:1707.06347, eq. 7; `high` > `low` is DAPO's clip-higher,
-    arXiv:2503.14476; `dual` is Ye et al. 2019, arXiv:1912.09729, eq. 5.
+    arXiv:2503.14476; `dual` is Ye et al. 2019, arXiv:1912.09729.
     Departs: verl has dual = 3 always on; the papers of the catalogue do not.
     """
     require_between("clip=ppo", "low", low, 0)
@@ -71,7 +71,7 @@ def cispo(low=1.0, high=4.0) -> Part:
     """ℓ = −sg[clip(ρ, 1 − low, 1 + high)]·A·log π: the weight is clipped, no token loses its gradient.
 
     `low=1` is no lower bound, as in the paper.
-    Reference: MiniMax 2025, MiniMax-M1, arXiv:2506.13585, eq. 4.
+    Reference: MiniMax 2025, MiniMax-M1, arXiv:2506.13585.
     Departs: the paper does not print its upper bound; 1 + high = 5 is TRL's documented value.
     """
     require_between("clip=cispo", "low", low, 0)
@@ -91,7 +91,7 @@ def soft(positive=1.0, negative=1.05) -> Part:
     """ℓ = −(4/τ)·σ(τ·(ρ − 1))·A with τ = `positive` where A > 0 and τ = `negative` elsewhere.
 
     A gate instead of a bound: the gradient's factor 4σ(1 − σ)·ρ is 1 on-policy and fades as ρ leaves 1.
-    Reference: Gao et al. 2025, SAPO, arXiv:2511.20347, eq. 5–6.
+    Reference: Gao et al. 2025, SAPO, arXiv:2511.20347.
     """
     require_between("clip=soft", "positive", positive, 0, above=True)
     require_between("clip=soft", "negative", negative, 0, above=True)

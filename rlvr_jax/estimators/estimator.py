@@ -41,7 +41,9 @@ class Estimator:
 
     name: str
     strings: tuple[str, ...]  # in the order of SLOTS
-    completion_length: int | None = None
+    completion_length: int | None = dataclasses.field(
+        compare=False, default=None
+    )  # its effect is in `strings`
     parts: Parts = dataclasses.field(compare=False, repr=False, default=None)
 
     @property
@@ -131,7 +133,7 @@ def entry_slots(name: str) -> dict[str, str]:
 
 
 def _resolve(slot: str, text: str, completion_length) -> str:
-    """The option as written, evenly spaced, with 'completion' replaced by the configured length where known."""
+    """The option as written, evenly spaced, with the configured length in place of 'completion'."""
     factory, keywords = registries[slot].parse(text)
     call = ast.parse(text.strip(), mode="eval").body
     name = call.id if isinstance(call, ast.Name) else call.func.id

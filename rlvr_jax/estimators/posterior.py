@@ -18,11 +18,14 @@ def _log_choose(n, k):
     return gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)
 
 
-def _share_without(n_wrong, n, k):
-    """C(n_wrong, k)/C(n, k): the probability that k draws without return are all wrong."""
-    possible = (n_wrong >= k) & (n >= k)
-    log_share = _log_choose(jnp.where(possible, n_wrong, k), k) - _log_choose(jnp.where(possible, n, k), k)
-    return jnp.where(possible, jnp.exp(log_share), 0.0)
+def _share_without(n_wrong, n, k, largest: int):
+    """C(n_wrong, k)/C(n, k) = Π_{j<k} (n_wrong − j)/(n − j): the chance that k distinct draws are all wrong.
+
+    A product and not a difference of log-gammas, which in float32 keeps four digits. `largest` ≥ n is static.
+    """
+    j = jnp.arange(largest, dtype=jnp.float32)
+    factor = jnp.maximum(n_wrong - j, 0.0) / jnp.maximum(n - j, 1.0)
+    return jnp.where(j < k, factor, 1.0).prod()
 
 
 @registry.register
@@ -33,15 +36,15 @@ def pass_at_k(k=4):
 
     The advantage of a response for the reward "at least one of k is right". 0 where σ = 0, which is also
     where fewer than k are wrong. k = 1 is GRPO with ddof 0.
-    Reference: Chen et al. 2025, Pass@k training, arXiv:2508.10751, eq. 10–15.
+    Reference: Chen et al. 2025, Pass@k training, arXiv:2508.10751, eq. 14–15.
     """
     require_between("baseline=pass_at_k", "k", k, 1)
 
     def f(values_G, group):
         right = group.outcome > CORRECT
         n, n_wrong = masked_count(group.valid), masked_count(group.valid & ~right)
-        fails = _share_without(n_wrong, n, k)
-        fails_with_me = _share_without(n_wrong - 1.0, n - 1.0, k - 1.0)
+        fails = _share_without(n_wrong, n, k, values_G.shape[0])
+        fails_with_me = _share_without(n_wrong - 1.0, n - 1.0, k - 1.0, values_G.shape[0])
         contrast = (n_wrong >= k) & (n_wrong < n)
         sigma = jnp.sqrt(jnp.where(contrast, fails * (1.0 - fails), 1.0))
         value = jnp.where(right, fails, fails - fails_with_me) / sigma
@@ -122,9 +125,10 @@ def posterior(decay=0.5, prior_right=1.0, prior_wrong=1.0) -> AdvantageTransform
         table = memory["beta"]
         a = decay * table[groups.prompt_id, 0] + (1.0 - decay) * prior_right + S
         b = decay * table[groups.prompt_id, 1] + (1.0 - decay) * prior_wrong + n - S
-        expected = lambda a, b: expected_advantage(a, b, n, groups.outcome.shape[1])
-        up, down = expected(a - 1.0, b), -expected(b - 1.0, a)
-        values = jnp.where(right, up[:, None], down[:, None])
+        # a right response sees Beta(a − 1, b), a wrong one Beta(a, b − 1), as the mirror image of a right one
+        seen_a, seen_b = jnp.stack([a - 1.0, b - 1.0]), jnp.stack([b, a])
+        up, down = expected_advantage(seen_a, seen_b, n[None], groups.outcome.shape[1])
+        values = jnp.where(right, up[:, None], -down[:, None])
         moved = jnp.stack([a, b], axis=1)
         # a prompt without a valid response learns nothing and keeps its row
         places = jnp.where(n > 0, groups.prompt_id, table.shape[0])

@@ -70,7 +70,7 @@ def geometric(low=0.4, high=0.4) -> Part:
     ρ_t.
 
     Clipped per token on the side that the advantage pushes to, then averaged; `low`, `high` in nats.
-    Reference: Zhao et al. 2025, GMPO, arXiv:2507.20673, eq. 4.
+    Reference: Zhao et al. 2025, GMPO, arXiv:2507.20673.
     """
     require_between("ratio=geometric", "low", low, 0)
     require_between("ratio=geometric", "high", high, 0)

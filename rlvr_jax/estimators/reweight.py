@@ -77,7 +77,7 @@ def history(variant="anchor", strength=1.3, eta=0.1, window=10) -> AdvantageTran
 
     y is the batch's mean outcome, p̂ the group's, σ the population std of the last `window` posteriors (1
     while there are fewer than two). Φ has no gradient; where p̂ = C it is `strength`.
-    Reference: Yang et al. 2026, HA-DW, arXiv:2601.08521, eq. 8–13.
+    Reference: Yang et al. 2026, HA-DW, arXiv:2601.08521.
     Departs: eta, window and the first C are not in the paper. The authors' code is "window" with strength
     1.5.
     """
@@ -119,7 +119,7 @@ def informative_share():
 
     Groups without contrast are in the denominator of the loss and bring no gradient: this undoes the
     shrinking.
-    Reference: Chu et al. 2025, GPG, arXiv:2504.02546, eq. 7.
+    Reference: Chu et al. 2025, GPG, arXiv:2504.02546.
     """
 
     def f(values_PG, groups):

@@ -70,7 +70,7 @@ def batch_std(ddof=1, eps=1e-6, of="values"):
 def group_mean():
     """value = value / p̂, the mean outcome of the group's valid responses; 0 where p̂ = 0.
 
-    Reference: MaxRL 2026, arXiv:2602.02710.
+    Reference: Tajwar et al. 2026, MaxRL, arXiv:2602.02710.
     """
 
     def f(values_G, group):
@@ -85,7 +85,7 @@ def beta(most=100.0):
 
     a, b fit Beta(a, b) to the p̂ of the batch by their mean m and population variance v: a + b = m(1 − m)/v
     − 1, held in [0, most], and a = m·(a + b). Pass rates of 0 and 1 alone give density 1.
-    Reference: Xiao et al. 2025, BNPO, arXiv:2506.02864, eq. 8–10.
+    Reference: Xiao et al. 2025, BNPO, arXiv:2506.02864.
     Departs: the paper says nothing of equal pass rates, where a + b has no bound; `most` is ours.
     """
     require_between("scale=beta", "most", most, 0)

@@ -50,7 +50,7 @@ def overestimation_probability(p: float, G: int, margin: float = 0.0) -> float:
     q = 1.0 - p
     first = max(int(np.floor(G * (p + margin) + 1e-12)) + 1, 1)
     mass = sum(comb(G, k) * p**k * q ** (G - k) for k in range(first, G))
-    return mass / (1.0 - q**G - p**G)
+    return min(mass / (1.0 - q**G - p**G), 1.0)
 
 
 def mean_right_advantage(p: float, G: int) -> float:

@@ -42,21 +42,24 @@ WIDTH = 5.6  # inches: small enough that the text survives on a telephone
 FEW = 8  # with fewer steps every value is a mark, and nothing is smoothed
 
 
-def smooth(steps: Sequence[int], values: Sequence[float], width: float) -> np.ndarray:
-    """Gaussian mean over steps, `width` its standard deviation in steps; NaN stays NaN and weighs nothing."""
+def smooth(
+    steps: Sequence[int], values: Sequence[float], width: float, points: int = 400
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian mean over steps, `width` its standard deviation in steps; NaN stays NaN and weighs nothing.
+
+    Taken at about `points` of the steps, so that a long run costs no square of its length; returns those
+    steps and the means.
+    """
     steps, values = np.asarray(steps, float), np.asarray(values, float)
     present = np.isfinite(values)
-    smoothed = np.full(values.shape, np.nan)
-    if not present.any():
-        return smoothed
     filled = np.where(present, values, 0.0)
-    for index in np.flatnonzero(present):
-        # Beyond four widths the weights vanish, so a long run costs no square of its length.
-        low, high = np.searchsorted(steps, [steps[index] - 4 * width, steps[index] + 4 * width])
-        near = slice(low, high + 1)
-        weights = np.exp(-0.5 * ((steps[near] - steps[index]) / width) ** 2) * present[near]
-        smoothed[index] = weights @ filled[near] / weights.sum()
-    return smoothed
+    chosen = np.arange(0, len(steps), max(1, len(steps) // points))
+    smoothed = np.full(len(chosen), np.nan)
+    for place, index in enumerate(chosen):
+        if present[index]:
+            weights = np.exp(-0.5 * ((steps - steps[index]) / width) ** 2) * present
+            smoothed[place] = weights @ filled / weights.sum()
+    return steps[chosen], smoothed
 
 
 def _width(run: Run) -> float:
@@ -90,7 +93,7 @@ def curve(axis, run: Run, key: str, label: str, colour: str) -> bool:
     else:
         faint = 0.4 if len(steps) < 300 else 0.2
         axis.plot(steps, values, color=colour, linewidth=0.8 if faint > 0.2 else 0.4, alpha=faint)
-        axis.plot(steps, smooth(steps, values, _width(run)), color=colour, linewidth=2.2, label=label)
+        axis.plot(*smooth(steps, values, _width(run)), color=colour, linewidth=2.2, label=label)
         # A value between two gaps has no line: give it a mark, or it would be invisible.
         padded = np.isfinite(np.concatenate([[np.nan], values, [np.nan]]))
         lonely = padded[1:-1] & ~padded[:-2] & ~padded[2:]

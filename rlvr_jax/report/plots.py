@@ -123,8 +123,8 @@ def _length(run: Run):
         figure,
         "Length, split by correctness",
         (
-            "Mean tokens of a completion, end token included. A gap: no completion of that kind in the step. The "
-            "mean over all can move merely because the shares of correct and wrong change."
+            "Mean tokens of a completion, end token included. A gap: no completion of that kind in the step. "
+            "The mean over all can move merely because the shares of correct and wrong change."
         ),
     )
 
@@ -149,9 +149,7 @@ def _update(run: Run):
     return (
         figure,
         "Loss, gradient norm, entropy",
-        (
-            "Gradient norm before clipping; entropy of the policy, mean over the tokens that the update computed."
-        ),
+        "Gradient norm before clipping; entropy of the policy, mean over the tokens the update computed.",
     )
 
 

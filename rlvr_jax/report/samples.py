@@ -27,7 +27,7 @@ def before_after_samples(evaluations: Sequence[Mapping]) -> str:
     for key in keys:
         kinds[_kind(first[key], (first if alone else last)[key])].append(key)
     counts = ", ".join(f"{len(found)} {name}" for name, found in kinds.items())
-    note = f"{len(keys)} recorded prompts" + ("." if alone else f": {counts}.")
+    note = f"{len(keys)} recorded completions" + ("." if alone else f": {counts}.")
     # One of each kind in turn, so that what got worse is not crowded out by what got better.
     turns = itertools.zip_longest(*kinds.values())
     chosen = [key for turn in turns for key in turn if key is not None][:PAIRS]

@@ -15,6 +15,7 @@ h2 { font-size: 1.2rem; margin: 44px 0 12px; }
 h3 { font-size: 1rem; margin: 0 0 6px; }
 p { margin: 0 0 12px; max-width: 78ch; }
 .soft, figcaption { color: var(--soft); font-size: .9rem; }
+p.soft { max-width: 100ch; }
 .lead { font-size: 1.1rem; margin: 18px 0 20px; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px;

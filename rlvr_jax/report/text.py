@@ -7,7 +7,7 @@ import re
 import unicodedata
 from typing import Any
 
-SPECIAL_TOKEN = re.compile(r"&lt;\|[\w ]{1,40}\|&gt;|&lt;/?(?:s|bos|eos|pad|unk)&gt;")
+SPECIAL_TOKEN = re.compile(r"&lt;\|[\w ]{1,40}\|&gt;|&lt;/?(?:s|bos|eos|end|pad|unk)&gt;")
 # Control and format characters (also those that turn the direction of what follows), half surrogate pairs,
 # private and unassigned ones, and white space that looks like another.
 UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs")

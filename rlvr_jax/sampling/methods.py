@@ -17,28 +17,39 @@ class SamplingMethod:
     """softmax(logits / temperature), cut to the `top_k` likeliest tokens, then to the smallest set whose
     probability reaches `top_p` (the token that crosses is kept; ties by index), renormalised.
 
-    temperature 0 is the limit: the likeliest token, whatever the key, with log-probability 0. top_k 0 and top_p 1
-    cut nothing; at least one token is always kept. (Nucleus: Holtzman et al. 2019, 1904.09751.)
+    temperature 0 is the limit: the likeliest token, whatever the key, with log-probability 0. One temperature for
+    each member of a group may be given as a tuple: (0.0, 1.0, 1.0) is one greedy completion and two samples. top_k 0
+    and top_p 1 cut nothing; at least one token is always kept. (Nucleus: Holtzman et al. 2019, 1904.09751.)
+
+    Raises:
+      ValueError: a temperature below 0, top_k below 0, or top_p outside [0, 1].
     """
 
-    temperature: float = 1.0
+    temperature: float | tuple[float, ...] = 1.0
     top_k: int = 0
     top_p: float = 1.0
 
+    def __post_init__(self):
+        if min(self.temperatures) < 0 or self.top_k < 0 or not 0 <= self.top_p <= 1:
+            raise ValueError(f"{self}: temperature and top_k must not be negative, top_p must be in [0, 1]")
+
     @property
-    def greedy(self) -> bool:
-        return self.temperature == 0
+    def temperatures(self) -> tuple[float, ...]:
+        return self.temperature if isinstance(self.temperature, tuple) else (self.temperature,)
 
     def next_token(self, logits: Array, keys: Array) -> tuple[Array, Array]:
-        """logits f32[..., V], one key per row keys[...] → (token i32[...], logprob f32[...], nats, of the
-        distribution that was drawn from)."""
-        if self.greedy:
-            token = jnp.argmax(logits, axis=-1).astype(jnp.int32)
-            return token, jnp.zeros(token.shape, jnp.float32)
-        logits = self.truncate(logits / self.temperature)
+        """logits f32[..., G, V], one key per row keys[..., G] → (token i32[..., G], logprob f32[..., G], nats, of
+        the distribution that was drawn from)."""
+        greedy = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        if not any(self.temperatures):
+            return greedy, jnp.zeros(greedy.shape, jnp.float32)
+        per_row = jnp.asarray(self.temperatures, jnp.float32).reshape((1,) * (greedy.ndim - 1) + (-1,))
+        hot = jnp.broadcast_to(per_row > 0, greedy.shape)
+        logits = self.truncate(logits / jnp.where(per_row > 0, per_row, 1.0)[..., None])
         logprobs = logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-        token = inverse_cdf(jnp.exp(logprobs), keys)
-        return token, jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]
+        token = jnp.where(hot, inverse_cdf(jnp.exp(logprobs), keys), greedy)
+        logprob = jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]
+        return token, jnp.where(hot, logprob, 0.0)
 
     def truncate(self, logits: Array) -> Array:
         """`logits` with −inf outside the kept set."""

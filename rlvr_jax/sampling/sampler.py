@@ -49,6 +49,8 @@ def make_sampler(
     length, group = completion_length, group_size
     if length < 1 or group < 1:
         raise ValueError(f"completion_length={length} and group_size={group} must both be at least 1")
+    if len(method.temperatures) not in (1, group):
+        raise ValueError(f"temperature={method.temperature}: give one, or one for each of {group} completions")
 
     def draw(params, hidden, keys, state: _Decoding) -> _Decoding:
         """The next token of every completion; rows that have ended stay as they are."""

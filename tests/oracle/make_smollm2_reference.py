@@ -14,8 +14,8 @@ smollm2_reference.npz
     ids_0 … ids_2        i32[n], token sequences
     positions_0 … _2     i32[m], positions kept of each
     logits_0 … _2        f32[m, 256], logits at those positions for the ids in `vocabulary_ids`
-    double_0 … _2        f32[m, 256], the same from the model in float64 (transformers keeps its norms' and RoPE's
-                         inner float32): tells whose rounding a difference is
+    double_0 … _2        f32[m, 256], the same from the model in float64 (norms and RoPE stay float32 inside):
+                         tells whose rounding a difference is
     logsumexp_0 … _2     f32[n], over the whole vocabulary, at every position
     nll_0 … _2           f32[n − 1], nats, of token t + 1 given tokens 0 … t
     perplexity           f64[], exp of the mean nll of sequence 0, a plain sentence

@@ -1,0 +1,158 @@
+"""Log-probabilities and entropies by teacher forcing: the same however rows are packed, and of the distribution
+that was sampled."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from rlvr_jax.estimators import make_estimator
+from rlvr_jax.policy import Policy, make_logprobs, to_rows
+from rlvr_jax.sampling import SamplingMethod, make_sampler
+from rlvr_jax.types import Batch
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+
+def test_one_completion_to_a_row():
+    # prompt [·, 7, 8] with one place of padding; completion [1, 2, 3]: nothing is predicted from its last token
+    tokens, prompt_mask = jnp.asarray([[0, 7, 8, 1, 2, 3]]), jnp.asarray([[False, True, True]])
+    rows, positions, segments = to_rows(tokens, prompt_mask, jnp.ones((1, 3), bool), 1)
+    assert rows.tolist() == [[0, 7, 8, 1, 2]]
+    assert positions.tolist() == [[0, 0, 1, 2, 3]]
+    assert segments.tolist() == [[0, 1, 1, 1, 1]]
+
+
+def test_two_completions_share_their_prompt():
+    # the second completion, [4, 5], has ended after two tokens, of which the last predicts nothing
+    tokens = jnp.asarray([[0, 7, 8, 1, 2, 3], [0, 7, 8, 4, 5, 0]])
+    prompt_mask = jnp.asarray([[False, True, True]] * 2)
+    attend = jnp.asarray([[True, True, True], [True, False, False]])
+    rows, positions, segments = to_rows(tokens, prompt_mask, attend, 2)
+    assert rows.tolist() == [[0, 7, 8, 1, 2, 4, 5]]
+    assert positions.tolist() == [[0, 0, 1, 2, 3, 2, 3]]  # both go on after the prompt's two
+    assert segments.tolist() == [[0, 1, 1, 2, 2, 3, 0]]
+
+
+@functools.cache
+def numbers(share, chunks=1, temperature=0.7):
+    """(logprobs, entropy, gradient of a random mixture of both), masked places 0."""
+    policy, params = tiny.make()
+    batch = tiny.random_batch(3)
+    score = make_logprobs(policy, completions_per_row=share, temperature=temperature, head_chunks=chunks)
+    rng = np.random.default_rng(0)
+    shape = batch.completion_mask.shape
+    down, across = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for _ in range(2))
+
+    def mixture(params):
+        logprobs, entropy = score(params, batch.tokens, batch.prompt_mask, batch.completion_mask)
+        logprobs, entropy = (jnp.where(batch.completion_mask, x, 0.0) for x in (logprobs, entropy))
+        return (down * logprobs + across * entropy).sum() / 10, (logprobs, entropy)
+
+    (_, (logprobs, entropy)), gradient = jax.jit(jax.value_and_grad(mixture, has_aux=True))(params)
+    return logprobs, entropy, gradient
+
+
+@pytest.mark.parametrize(("share", "chunks"), [(2, 1), (4, 1), (1, 2), (4, 4)])
+def test_packing_and_chunks_change_nothing(share, chunks):
+    for found, wanted in zip(numbers(share, chunks), numbers(1)):
+        tiny.assert_trees_close(found, wanted, atol=1e-5)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(numbers(1)[2])) > 0.1
+
+
+def test_values_are_those_of_the_softmax():
+    policy, params = tiny.make()
+    batch = tiny.random_batch(3)
+    logprobs, entropy, _ = numbers(1)
+    tokens, mask = np.asarray(batch.tokens), np.asarray(batch.completion_mask)
+    lone = jax.jit(lambda tokens, positions: policy.logits(
+        params, policy.apply(params, tokens, positions, jnp.ones_like(tokens))
+    ))  # fmt: skip
+    for row in (0, 5, 13):
+        real = np.concatenate([np.asarray(batch.prompt_mask)[row], mask[row]])
+        alone = jnp.zeros((1, 9), jnp.int32).at[0, : real.sum()].set(tokens[row][real])  # no padding before it
+        logits = np.float64(lone(alone, jnp.arange(9)[None]))[0] / 0.7
+        for t in range(mask[row].sum()):
+            at = batch.prompt_mask[row].sum() + t
+            p = np.exp(logits[at - 1] - logits[at - 1].max())
+            p /= p.sum()
+            assert logprobs[row, t] == pytest.approx(np.log(p[alone[0, at]]), abs=1e-5)
+            assert entropy[row, t] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-5)
+
+
+# --- one temperature on both sides of the ratio ---
+
+
+def constant_policy(logits) -> Policy:
+    row = jnp.asarray(logits, jnp.float32)
+    say = lambda *shape: jnp.broadcast_to(row, (*shape, len(logits)))
+    return Policy(
+        architecture=None,
+        init=None,
+        apply=lambda params, tokens, positions, segments: say(*tokens.shape),
+        logits=lambda params, hidden: hidden,
+        prefill=lambda params, tokens, mask: (say(tokens.shape[0]), ()),
+        init_cache=lambda prompts, group, length: (),
+        decode=lambda params, tokens, index, prompt, cache: (say(*tokens.shape), cache),
+        for_decoding=lambda params: params,
+    )
+
+
+@pytest.mark.parametrize("share", [1, 8])
+def test_sampler_and_trainer_use_one_temperature(share):
+    # logits [2, 1, 0] / 0.5 = [4, 2, 0]; ln(e⁴ + e² + 1) = 4.1429316; token 1: 2 − 4.1429316 = −2.1429316
+    policy = constant_policy([2.0, 1.0, 0.0])
+    sample = make_sampler(
+        policy,
+        group_size=8,
+        completion_length=8,
+        end_ids=(),
+        pad_id=0,
+        method=SamplingMethod(temperature=0.5),
+    )
+    rollouts = jax.jit(sample)({}, tiny.random_prompts(0, [2, 3], vocabulary=3), jax.random.key(0))
+    tokens = rollouts.tokens[:, 3:]
+    score = make_logprobs(policy, temperature=0.5, completions_per_row=share)
+    logprobs, entropy = jax.jit(score)({}, rollouts.tokens, rollouts.prompt_mask, rollouts.attend_mask)
+    assert (tokens == 1).sum() > 5
+    for side in (rollouts.behaviour_logprobs, logprobs):
+        np.testing.assert_allclose(side[tokens == 1], -2.1429316, atol=1e-6)
+    # a temperature on one side only would make these ratios 2.09
+    np.testing.assert_allclose(jnp.exp(logprobs - rollouts.behaviour_logprobs), 1.0, atol=2e-6)
+    on_policy = Batch(
+        completion_mask=rollouts.completion_mask,
+        advantages=jnp.ones(16),
+        behaviour_logprobs=rollouts.behaviour_logprobs,
+    )
+    _, metrics = make_estimator("grpo").token_losses(logprobs, on_policy)
+    assert metrics["ratio"].compute() == 1.0
+    assert metrics["behaviour_mismatch"].compute() < 1e-6
+    # probabilities e⁰⁻⁴ … : 0.866814, 0.117310, 0.015876; −Σ p ln p = 0.123895 + 0.251387 + 0.065774
+    np.testing.assert_allclose(entropy, 0.441056, atol=1e-5)
+
+
+def test_greedy_is_scored_at_temperature_one():
+    score = make_logprobs(constant_policy([2.0, 1.0, 0.0]), temperature=0.0)
+    tokens = jnp.asarray([[0, 1]])
+    logprobs, _ = score({}, tokens, jnp.ones((1, 1), bool), jnp.ones((1, 1), bool))
+    assert float(logprobs[0, 0]) == pytest.approx(-1.4076060, abs=1e-6)  # 1 − ln(e² + e + 1)
+
+
+def test_masked_token_that_would_overflow():
+    # tokens 0 and 2 count, ρ = 1 and A = 1: loss −(1 + 1)/2 = −1, slope −1/2 each; token 1 is masked, and its
+    # ratio e²⁰⁰ would be infinite
+    estimator = make_estimator("grpo", aggregate="token_mean")
+    for bad in (-200.0, -jnp.inf, jnp.nan):
+        batch = Batch(
+            completion_mask=jnp.asarray([[True, False, True]]),
+            advantages=jnp.ones(1),
+            old_logprobs=jnp.asarray([[-1.0, bad, -1.0]]),
+        )
+        loss, slope = jax.value_and_grad(lambda new, batch=batch: estimator.loss({}, new, batch)[0])(
+            jnp.asarray([[-1.0, 0.0, -1.0]])
+        )
+        assert float(loss) == -1.0
+        assert slope.tolist() == [[-0.5, 0.0, -0.5]]

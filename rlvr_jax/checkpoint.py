@@ -83,7 +83,9 @@ class Checkpoints:
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
             _check_shapes(abstract, reader.metadata(path / "state").item_metadata, path)
         args = ocp.args.Composite(
-            state=ocp.args.StandardRestore(abstract), data=ocp.args.JsonRestore(), config=ocp.args.JsonRestore()
+            state=ocp.args.StandardRestore(abstract),
+            data=ocp.args.JsonRestore(),
+            config=ocp.args.JsonRestore(),
         )
         return self._manager.restore(step, args=args)
 

@@ -38,7 +38,9 @@ def parser() -> argparse.ArgumentParser:
     for command in (judge, sample):
         command.add_argument("--workdir", metavar="DIR", help="a run; its newest checkpoint is used")
         command.add_argument("--config", metavar="FILE.py[:NAME]", help="instead of a run: the untrained model")
-        command.add_argument("--checkpoint", type=int, metavar="STEP", help="a checkpoint of the run other than the newest")
+        command.add_argument(
+            "--checkpoint", type=int, metavar="STEP", help="a checkpoint of the run other than the newest"
+        )
         command.add_argument("--seed", type=int, default=0)
     judge.add_argument("--output", metavar="FILE.json", help="also write the numbers and graded completions there")
     sample.add_argument("--prompt", help="a prompt of your own (no verdict)")
@@ -84,7 +86,8 @@ def _show_run(workdir: str, quiet: bool) -> None:
 
     if not quiet:
         console = Console()
-        console.print(before_after_table(EvaluationFile(workdir).records))
+        evaluations = EvaluationFile(workdir)
+        console.print(before_after_table(evaluations.records, evaluations.difference()))
         report = Path(workdir) / "report.html"
         if report.exists():
             console.print(f"report: {report}", soft_wrap=True, highlight=False)
@@ -95,8 +98,7 @@ def _open(options, overrides):
     import jax
 
     from rlvr_jax.checkpoint import Checkpoints
-    from rlvr_jax.config import check, defaults, load_config, set_key
-    from rlvr_jax.config import flatten
+    from rlvr_jax.config import check, defaults, flatten, load_config, set_key
     from rlvr_jax.run import abstract_state, make_parts
     from rlvr_jax.workdir import read_config
 
@@ -135,7 +137,7 @@ def _eval(options, overrides) -> int:
     config, parts, params, what = _open(options, overrides)
     evaluate, dropped = make_evaluation(config, parts)
     console = Console()
-    console.print(f"{what}; {config.task}, held out", highlight=False, soft_wrap=True)
+    console.print(f"{what}; {config.task}", highlight=False, soft_wrap=True)
     if dropped:
         console.print(f"{dropped} prompts longer than {config.sampling.prompt_length} tokens left out")
     evaluation = evaluate(params, options.checkpoint or 0, key_for(options.seed, 0, "evaluate"))
@@ -187,7 +189,7 @@ def _sample(options, overrides) -> int:
 
 def _prompts_to_sample(options, config, parts):
     from rlvr_jax.data import encode_problems, to_batch_of_prompts
-    from rlvr_jax.run import encode_split
+    from rlvr_jax.run import encode_evaluation
     from rlvr_jax.tasks import Problem
 
     length = config.sampling.prompt_length
@@ -197,7 +199,7 @@ def _prompts_to_sample(options, config, parts):
         problem = Problem(0, options.prompt, "", 0.0)
         encoded, _ = encode_problems(parts.task, [problem], parts.tokenizer, length)
     else:
-        encoded = encode_split(config, parts, "held_out")[0][: options.problems]
+        encoded = encode_evaluation(config, parts)[0][: options.problems]
     return to_batch_of_prompts(encoded, length, parts.tokenizer.pad_id)
 
 

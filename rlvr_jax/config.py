@@ -20,7 +20,7 @@ from rlvr_jax.estimators import SLOTS, Estimator, catalogue, make_estimator
 from rlvr_jax.optimizer import SCHEDULES
 from rlvr_jax.policy import REMAT_POLICIES, resolve_model_path
 from rlvr_jax.registry import nearest
-from rlvr_jax.tasks import make_task
+from rlvr_jax.tasks import SPLITS, make_task
 from rlvr_jax.tokenizer import make_tokenizer
 
 # What may differ when a run is resumed: how long it goes on and what it shows, not what it computes.
@@ -61,7 +61,7 @@ def defaults(estimator: str = "grpo") -> ConfigDict:
                 "long_prompts": "refuse",  # or "drop": left out and counted
             },
             # A name of the catalogue; a slot given here replaces the entry's own ("" keeps it).
-            "estimator": {"name": estimator, **{slot: "" for slot in SLOTS}},
+            "estimator": {"name": estimator, **dict.fromkeys(SLOTS, "")},
             "updates": {
                 "epochs": 1,  # passes over one rollout batch
                 "minibatches": 1,  # optimiser updates per pass
@@ -84,7 +84,8 @@ def defaults(estimator: str = "grpo") -> ConfigDict:
             "mesh": {"data": -1, "model": 1},  # −1: all devices
             "evaluate": {
                 "every": 0,  # steps; 0: only before the first and after the last
-                "problems": 64,  # of the held-out split
+                "split": "held_out",  # or "train": says what was learnt, not whether it carries over
+                "problems": 64,  # of that split
                 "samples": 4,  # per problem, at sampling.temperature; greedy is evaluated beside it
                 "prompts_per_batch": 32,
             },
@@ -156,7 +157,7 @@ def _read(text: Any, kind: type) -> Any:
 
 
 def load_config(text: str, overrides: Sequence[str] = ()) -> ConfigDict:
-    """"configs/demo.py:dr_grpo" and ["optimizer.learning_rate=1e-6", …] → a locked config.
+    """ "configs/demo.py:dr_grpo" and ["optimizer.learning_rate=1e-6", …] → a locked config.
 
     Raises:
       FileNotFoundError: no such file. ValueError: no `get_config`, an unknown key, a value of another type.
@@ -254,6 +255,7 @@ def _check_ranges(flat: dict) -> None:
         "model.remat": REMAT_POLICIES,
         "model.dtype": ("float32", "bfloat16"),
         "data.long_prompts": LONG_PROMPTS,
+        "evaluate.split": SPLITS,
     }.items():
         _require(flat[key] in choices, flat, key, f"choose from {list(choices)}")
     length, chunks = flat["sampling.completion_length"], flat["updates.head_chunks"]
@@ -311,10 +313,11 @@ def _check_rows(config: ConfigDict, devices: int) -> None:
 
 def _check_sources(config: ConfigDict) -> None:
     task = make_task(config.task)
-    held_out = len(task.problems("held_out"))
-    if config.evaluate.problems > held_out:
+    there = len(task.problems(config.evaluate.split))
+    if config.evaluate.problems > there:
         raise ValueError(
-            f"config.evaluate.problems={config.evaluate.problems}: the held-out split of {config.task} has {held_out}"
+            f"config.evaluate.problems={config.evaluate.problems}: the split {config.evaluate.split!r} of "
+            f"{config.task} has {there}"
         )
     train = len(task.problems("train"))
     if config.prompts_per_step > train:

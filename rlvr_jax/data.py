@@ -35,7 +35,11 @@ class PromptBatch:
 
 
 def encode_problems(
-    task: Task, problems: Sequence[Problem], tokenizer: Tokenizer, prompt_length: int, long_prompts: str = "refuse"
+    task: Task,
+    problems: Sequence[Problem],
+    tokenizer: Tokenizer,
+    prompt_length: int,
+    long_prompts: str = "refuse",
 ) -> tuple[list[EncodedProblem], int]:
     """Renders and encodes every problem, before anything is trained on. Returns (those that fit, number dropped).
 
@@ -78,7 +82,13 @@ class PromptStream:
     """
 
     def __init__(
-        self, encoded: Sequence[EncodedProblem], *, prompts_per_step: int, prompt_length: int, pad_id: int, seed: int
+        self,
+        encoded: Sequence[EncodedProblem],
+        *,
+        prompts_per_step: int,
+        prompt_length: int,
+        pad_id: int,
+        seed: int,
     ):
         """
         Raises:

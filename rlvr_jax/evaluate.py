@@ -1,4 +1,4 @@
-"""pass@1 on held-out problems, greedy and sampled, with intervals; each problem counted once."""
+"""pass@1 on problems, usually held-out ones, greedy and sampled, with intervals; each problem counted once."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def make_evaluate(
     encoded: Sequence[EncodedProblem],
     mesh: jax.sharding.Mesh,
     *,
+    split: str,
     prompt_length: int,
     completion_length: int,
     samples: int,
@@ -90,7 +91,7 @@ def make_evaluate(
         graded = run(params, key)
         modes = {"greedy": [rows[:1] for rows in graded], "sampled": [rows[1:] for rows in graded]}
         temperatures = {"greedy": 0.0, "sampled": float(method.temperature)}
-        record = {"step": int(step), "split": "held_out", "problems": len(encoded)}
+        record = {"step": int(step), "split": split, "problems": len(encoded)}
         record |= {mode: _summary(rows, temperatures[mode]) for mode, rows in modes.items()}
         record["examples"] = [e for mode, rows in modes.items() for e in _examples(encoded, rows, mode)]
         return Evaluation(record, {mode: _outcomes(rows) for mode, rows in modes.items()})

@@ -91,8 +91,11 @@ def merge(first: Metrics, second: Metrics) -> dict[str, Metric]:
 
 def reduce_stacked(metrics: Metrics) -> dict[str, Metric]:
     """Metrics whose leaves carry a leading axis (from `lax.scan`), merged over it."""
-    over = {Mean: lambda m: Mean(m.sum.sum(0), m.count.sum(0)), Max: lambda m: Max(m.value.max(0)),
-            Min: lambda m: Min(m.value.min(0))}
+    over = {
+        Mean: lambda m: Mean(m.sum.sum(0), m.count.sum(0)),
+        Max: lambda m: Max(m.value.max(0)),
+        Min: lambda m: Min(m.value.min(0)),
+    }
     return {name: over[type(metric)](metric) for name, metric in metrics.items()}
 
 

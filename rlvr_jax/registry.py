@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """". Did you mean 'x'?" for the closest of `choices`, or "." when none is close: ends a sentence."""
+    """ ". Did you mean 'x'?" for the closest of `choices`, or "." when none is close: ends a sentence."""
     close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
     return f". Did you mean {close[0]!r}?" if close else "."
 
 
 def parse_call(text: str, what: str) -> tuple[str, dict]:
-    """"name(a=1, b='x')" → ("name", {"a": 1, "b": "x"}).
+    """ "name(a=1, b='x')" → ("name", {"a": 1, "b": "x"}).
 
     Raises:
       ValueError: `text` is not one name with keyword literals; the message names `what` and the text.
@@ -77,13 +77,11 @@ class Registry:
                 )
         missing = [k for k, p in valid.items() if p.default is inspect.Parameter.empty and k not in keywords]
         if missing:
-            raise ValueError(
-                f"{self.slot}={text!r}: {name} needs {', '.join(missing)}. It takes {self.usage(name)}"
-            )
+            raise ValueError(f"{self.slot}={text!r}: {name} needs {', '.join(missing)}. It takes {self.usage(name)}")
         return factory, keywords
 
     def usage(self, name: str) -> str:
-        """"name(keyword=default, ...)", as one would write it in a config."""
+        """ "name(keyword=default, ...)", as one would write it in a config."""
         parameters = inspect.signature(self.factories[name]).parameters.values()
         shown = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
         return f"{name}({', '.join(shown)})"

@@ -94,7 +94,13 @@ def make_parts(config: ConfigDict, estimator: Estimator) -> Parts:
 
 def make_stream(config: ConfigDict, parts: Parts) -> tuple[PromptStream, int]:
     """The training prompts, all encoded and checked, and how many were dropped as too long."""
-    encoded, dropped = encode_split(config, parts, "train")
+    encoded, dropped = encode_problems(
+        parts.task,
+        parts.task.problems("train"),
+        parts.tokenizer,
+        config.sampling.prompt_length,
+        config.data.long_prompts,
+    )
     stream = PromptStream(
         encoded,
         prompts_per_step=config.prompts_per_step,
@@ -105,11 +111,9 @@ def make_stream(config: ConfigDict, parts: Parts) -> tuple[PromptStream, int]:
     return stream, dropped
 
 
-def encode_split(config: ConfigDict, parts: Parts, split: str) -> tuple[list[EncodedProblem], int]:
-    """The problems of a split as token ids, and how many were dropped as too long."""
-    problems = parts.task.problems(split)
-    if split == "held_out":
-        problems = problems[: config.evaluate.problems]
+def encode_evaluation(config: ConfigDict, parts: Parts) -> tuple[list[EncodedProblem], int]:
+    """The problems an evaluation uses as token ids, and how many were dropped as too long."""
+    problems = parts.task.problems(config.evaluate.split)[: config.evaluate.problems]
     length, long_prompts = config.sampling.prompt_length, config.data.long_prompts
     return encode_problems(parts.task, problems, parts.tokenizer, length, long_prompts)
 
@@ -139,7 +143,10 @@ def init_state(parts: Parts) -> TrainState:
         params = {"policy": policy_params, "estimator": parts.estimator.init_params()}
         memory = parts.estimator.init_memory(parts.task.size)
         return TrainState(
-            step=jnp.zeros((), jnp.int32), params=params, opt_state=parts.optimizer.init(params), memory=memory
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            opt_state=parts.optimizer.init(params),
+            memory=memory,
         )
 
     return jit(make, donate_argnums=0, out_shardings=shardings)(parts.init_policy())
@@ -194,14 +201,15 @@ def compile_functions(config: ConfigDict, parts: Parts) -> Functions:
 
 
 def make_evaluation(config: ConfigDict, parts: Parts) -> tuple[Callable, int]:
-    """evaluate(params, step, key) on the held-out problems, and how many of them were dropped as too long."""
-    encoded, dropped = encode_split(config, parts, "held_out")
+    """evaluate(params, step, key) on the problems the config names, and how many of them were dropped as too long."""
+    encoded, dropped = encode_evaluation(config, parts)
     evaluate = make_evaluate(
         parts.policy,
         parts.task,
         parts.tokenizer,
         encoded,
         parts.mesh,
+        split=config.evaluate.split,
         prompt_length=config.sampling.prompt_length,
         completion_length=config.sampling.completion_length,
         samples=config.evaluate.samples,

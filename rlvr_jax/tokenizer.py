@@ -74,9 +74,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _writes_system(self) -> bool:
-        return "<|im_start|>system" in self._render(
-            self.chat_template, [{"role": "user", "content": "x"}], True
-        )
+        return "<|im_start|>system" in self._render(self.chat_template, [{"role": "user", "content": "x"}], True)
 
     def _render(self, source: str, messages: Sequence[Mapping], add_generation_prompt: bool) -> str:
         try:

@@ -44,7 +44,7 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> Tr
     workdir = open_workdir(workdir, config)
     parts = make_parts(config, estimator)
     stream, dropped = make_stream(config, parts)
-    evaluate, dropped_held_out = make_evaluation(config, parts)
+    evaluate, dropped_evaluation = make_evaluation(config, parts)
     run, task, tokenizer = compile_functions(config, parts), parts.task, parts.tokenizer
     one_update = config.updates.epochs * config.updates.minibatches == 1
     key_of = lambda step, purpose: jax.device_put(key_for(config.seed, step, purpose), replicated(parts.mesh))
@@ -55,7 +55,7 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> Tr
         reference = parts.init_policy() if "reference" in estimator.needs else None
         evaluations = EvaluationFile(workdir, before_step=start)
         with MetricsWriter(workdir, config.steps, start, tensorboard=config.log.tensorboard, quiet=quiet) as writer:
-            for line in introduction(config, parts, start, dropped, dropped_held_out):
+            for line in introduction(config, parts, start, dropped, dropped_evaluation):
                 writer.say(line)
             log = StepLog(writer, compiles)
 
@@ -164,20 +164,21 @@ class StepLog:
         self._writer.close_step()
 
 
-def introduction(config: ConfigDict, parts: Parts, start: int, dropped: int, dropped_held_out: int) -> list[str]:
+def introduction(config: ConfigDict, parts: Parts, start: int, dropped: int, dropped_evaluation: int) -> list[str]:
     """What a person should know before the first step."""
     architecture, estimator = parts.policy.architecture, parts.estimator
-    held_out = config.evaluate.problems - dropped_held_out
+    judged = config.evaluate.problems - dropped_evaluation
+    split = {"held_out": "held-out", "train": "training"}[config.evaluate.split]
     rows = config.prompts_per_step * config.group_size
     lines = [
         f"{estimator.describe()} on {config.task}: {config.steps} steps × {config.prompts_per_step} prompts × "
-        f"{config.group_size} completions; {held_out} held-out problems",
+        f"{config.group_size} completions; evaluated on {judged} {split} problems",
         f"policy: {config.model.path or 'from scratch'}, {architecture.parameter_count() / 1e6:.1f} M parameters; "
         f"mesh {dict(parts.mesh.shape)} of {jax.devices()[0].device_kind}",
     ]
-    if dropped or dropped_held_out:
+    if dropped or dropped_evaluation:
         lines.append(
-            f"left out: {dropped} training and {dropped_held_out} held-out prompts of more than "
+            f"left out: {dropped} training and {dropped_evaluation} evaluation prompts of more than "
             f"{config.sampling.prompt_length} tokens"
         )
     data = parts.mesh.shape["data"]

@@ -27,7 +27,9 @@ def open_workdir(workdir: str | Path, config: ConfigDict) -> Path:
     saved = read_config(workdir)
     if saved is None:
         if workdir.is_dir() and any(workdir.iterdir()):
-            raise ValueError(f"workdir={workdir}: holds files but no config.json, so no run to go on with; name another")
+            raise ValueError(
+                f"workdir={workdir}: holds files but no config.json, so no run to go on with; name another"
+            )
         return workdir
     different = differences(flatten(config), flatten(saved))
     if different:

@@ -155,9 +155,7 @@ def _train_step(rng, writer, step, progress, text):
                 "answer": str(max(a, b)),
                 "outcome": right[group, row],
                 "completion": text or _completion(rng, right[group, row], ended[group, row], a, b),
-                "reason": (
-                    "correct" if right[group, row] else f"≠ {max(a, b)}" if ended[group, row] else "not ended"
-                ),
+                "reason": ("correct" if right[group, row] else f"≠ {max(a, b)}" if ended[group, row] else "not ended"),
                 "group": group,
                 "length": lengths[group, row],
                 "finished": ended[group, row],

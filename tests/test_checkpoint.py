@@ -25,9 +25,7 @@ def state_of(seed=0, **sizes) -> TrainState:
     memory = estimator.init_memory(10)
     assert jax.tree.leaves(memory) and jax.tree.leaves(params["estimator"])
     optimizer = make_optimizer(learning_rate=1e-3, total_updates=3)
-    state = TrainState(
-        step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(params), memory=memory
-    )
+    state = TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(params), memory=memory)
     rng = np.random.default_rng(seed)
 
     def noise(x):

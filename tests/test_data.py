@@ -17,9 +17,7 @@ PAD = 9
 def stream(problems=40, prompts_per_step=4, seed=0) -> PromptStream:
     # ids that are not positions, so that the two cannot be confused
     encoded = [EncodedProblem(Problem(100 + i, f"{i}", "0"), f"{i}", (i, i)) for i in range(problems)]
-    return PromptStream(
-        encoded, prompts_per_step=prompts_per_step, prompt_length=3, pad_id=PAD, seed=seed
-    )
+    return PromptStream(encoded, prompts_per_step=prompts_per_step, prompt_length=3, pad_id=PAD, seed=seed)
 
 
 def ids(stream, steps):

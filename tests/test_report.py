@@ -141,7 +141,7 @@ def test_any_file_may_be_missing_or_broken(tmp_path, missing):
 def test_very_short_runs(tmp_path, steps):
     folder = make_run(tmp_path, steps=steps, planned=40, every=50)
     page = write_report(folder).read_text()
-    assert "There is one held-out evaluation, so there is no before and after." in page
+    assert "There is one evaluation, so there is no before and after." in page
     assert re.search(r"Greedy pass@1 \d\.\d{3} \[", page)
 
 

@@ -42,8 +42,7 @@ def test_behaviour_logprobs_are_the_teacher_forced_ones():
         params, tiny.random_prompts(0, [1, 3, 4, 7]), jax.random.key(3)
     )
     score = lambda r: [
-        make_logprobs(policy, temperature=t)(params, r.tokens, r.prompt_mask, r.attend_mask)[0]
-        for t in temperatures
+        make_logprobs(policy, temperature=t)(params, r.tokens, r.prompt_mask, r.attend_mask)[0] for t in temperatures
     ]
     logprobs = np.stack(jax.jit(score)(rollouts))
     mine = logprobs[np.arange(12) % 3, np.arange(12)]
@@ -190,9 +189,7 @@ def uniform_policy() -> Policy:
 
 
 def test_members_of_a_group_differ_and_seed_and_step_reproduce_them():
-    sample = jax.jit(
-        make_sampler(uniform_policy(), group_size=4, completion_length=8, end_ids=(), pad_id=0)
-    )
+    sample = jax.jit(make_sampler(uniform_policy(), group_size=4, completion_length=8, end_ids=(), pad_id=0))
     prompts = tiny.random_prompts(0, [3])
     of = lambda seed, step: sample({}, prompts, key_for(seed, step, "sample")).tokens[:, 3:]
     first = of(0, 7)

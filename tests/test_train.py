@@ -55,7 +55,13 @@ def assert_same_bits(first, second):
 
 def run_elsewhere(workdir: Path, *overrides: str, devices: int = 1, wait: bool = True):
     """`rlvr train` in a process of its own, on so many CPU devices."""
-    command = [sys.executable, "-m", "rlvr_jax.train", f"--config={ROOT}/configs/tiny.py:grpo", f"--workdir={workdir}"]
+    command = [
+        sys.executable,
+        "-m",
+        "rlvr_jax.train",
+        f"--config={ROOT}/configs/tiny.py:grpo",
+        f"--workdir={workdir}",
+    ]
     command += [f"--config.{item}" for item in (*SMALL, *QUICK, *overrides)]
     flags = f"--xla_force_host_platform_device_count={devices}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
@@ -89,7 +95,12 @@ def test_three_steps_are_one_and_stop_and_resume_and_two(uninterrupted, tmp_path
     steps = lambda workdir: [line for line in learned(metrics_of(workdir)) if line["step"] in (1, 2)]
     strip = lambda lines: [{k: v for k, v in line.items() if not k.startswith("eval/")} for line in lines]
     assert strip(steps(whole)) == strip(steps(tmp_path))
-    assert [line["step"] for line in metrics_of(tmp_path)] == [0, 1, 2, 3]  # none twice; 3 holds the evaluation
+    assert [line["step"] for line in metrics_of(tmp_path)] == [
+        0,
+        1,
+        2,
+        3,
+    ]  # none twice; 3 holds the evaluation
 
 
 def test_a_killed_run_goes_on_where_its_checkpoint_was(tmp_path):
@@ -118,7 +129,12 @@ def test_a_killed_run_goes_on_where_its_checkpoint_was(tmp_path):
 def test_nothing_is_compiled_after_the_first_step(tmp_path):
     """With evaluations and checkpoints in between; two updates a batch, so that every function is in use."""
     config = small(
-        "steps=5", "evaluate.every=2", "checkpoint.every=2", "updates.minibatches=2", "updates.epochs=2", *STATEFUL
+        "steps=5",
+        "evaluate.every=2",
+        "checkpoint.every=2",
+        "updates.minibatches=2",
+        "updates.epochs=2",
+        *STATEFUL,
     )
     train(config, tmp_path, quiet=True)
     compiled = [line["time/compilations"] for line in metrics_of(tmp_path) if "time/compilations" in line]
@@ -146,9 +162,15 @@ def test_one_and_eight_devices_and_any_micro_batch_give_the_same_run(tmp_path):
     layouts = {
         "plain": ((), 1),
         "four micro-batches": (("updates.micro_batch_rows=8",), 1),
-        "two micro-batches, shared rows": (("updates.micro_batch_rows=16", "updates.completions_per_row=4"), 1),
+        "two micro-batches, shared rows": (
+            ("updates.micro_batch_rows=16", "updates.completions_per_row=4"),
+            1,
+        ),
         "eight devices": ((), 8),
-        "eight devices, tensor parallel, two micro-batches": (("mesh.model=2", "updates.micro_batch_rows=16"), 8),
+        "eight devices, tensor parallel, two micro-batches": (
+            ("mesh.model=2", "updates.micro_batch_rows=16"),
+            8,
+        ),
     }
     seen = {}
     for name, (more, devices) in layouts.items():
@@ -158,11 +180,22 @@ def test_one_and_eight_devices_and_any_micro_batch_give_the_same_run(tmp_path):
         else:
             run_elsewhere(workdir, *overrides, *more, devices=devices)
         seen[name] = learned(metrics_of(workdir))
-    keys = ("update/loss", "update/gradient_norm", "update/entropy", "update/kl", "rollout/length", "rollout/reward")
+    keys = (
+        "update/loss",
+        "update/gradient_norm",
+        "update/entropy",
+        "update/kl",
+        "rollout/length",
+        "rollout/reward",
+    )
     for name, lines in seen.items():
         for line, expected in zip(lines[:4], seen["plain"]):
             for key in keys:
-                assert line[key] == pytest.approx(expected[key], rel=1e-4, abs=1e-5), (name, line["step"], key)
+                assert line[key] == pytest.approx(expected[key], rel=1e-4, abs=1e-5), (
+                    name,
+                    line["step"],
+                    key,
+                )
     assert any(abs(line["update/loss"]) > 1e-4 for line in seen["plain"][:4]), "a loss of 0 proves nothing"
 
 
@@ -171,7 +204,13 @@ def test_a_policy_from_scratch_learns(name, tmp_path):
     """From a uniform start (1 completion in 225 is right) to most of the training problems."""
     config = load_config(
         f"{ROOT}/configs/tiny.py:{name}",
-        [*QUICK, "task=arithmetic(largest=2, held_out=1)", "evaluate.problems=1", "steps=80", "prompts_per_step=8"],
+        [
+            *QUICK,
+            "task=arithmetic(largest=2, held_out=1)",
+            "evaluate.problems=1",
+            "steps=80",
+            "prompts_per_step=8",
+        ],
     )
     train(config, tmp_path, quiet=True)
     rewards = [line["rollout/pass@1"] for line in metrics_of(tmp_path) if "rollout/pass@1" in line]

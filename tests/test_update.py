@@ -33,9 +33,7 @@ def start(name="grpo", optimizer=DESCENT, exponent=0.7):
     params = {"policy": tiny.make(**SIZES)[1], "estimator": estimator.init_params()}
     if params["estimator"]:
         params["estimator"]["aggregate"]["lambda"] = jnp.asarray(exponent)
-    return TrainState(
-        step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(params), memory={}
-    )
+    return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(params), memory={})
 
 
 def gradient(batch, name="grpo", **options):
@@ -179,9 +177,7 @@ def test_gradient_with_entropy_bonus_is_the_slope_of_the_loss():
 def test_entropy_bonus_is_taken_off_the_loss():
     quiet = batch_of().replace(advantages=jnp.zeros(ROWS), behaviour_logprobs=None, reference_logprobs=None)
     policy, params = tiny.make(**SIZES)
-    entropy = jax.jit(make_logprobs(policy))(
-        params, quiet.tokens, quiet.prompt_mask, quiet.completion_mask
-    )[1]
+    entropy = jax.jit(make_logprobs(policy))(params, quiet.tokens, quiet.prompt_mask, quiet.completion_mask)[1]
     mask = np.asarray(quiet.completion_mask) & np.asarray(quiet.valid)[:, None]
     per_row = (np.asarray(entropy) * mask).sum(axis=1) / mask.sum(axis=1).clip(1)
     _, metrics = gradient(quiet, entropy_bonus=0.1, micro_batch_rows=8)
@@ -221,11 +217,7 @@ def test_gradient_is_clipped_to_the_global_norm():
     # the first moment after one update is (1 − b1) times the clipped gradient
     norm = whole()[1]["gradient_norm"]
     first_moment = lambda state: optax.global_norm(
-        [
-            x
-            for path, x in jax.tree.leaves_with_path(state.opt_state)
-            if ".mu" in jax.tree_util.keystr(path)
-        ]
+        [x for path, x in jax.tree.leaves_with_path(state.opt_state) if ".mu" in jax.tree_util.keystr(path)]
     )
     for clip_norm, wanted in ((norm / 4, norm / 4), (norm * 2, norm)):
         optimizer = make_optimizer(learning_rate=1e-3, total_updates=1, clip_norm=clip_norm)
@@ -253,8 +245,6 @@ def test_minibatches_part_the_groups(count):
 
 
 def test_minibatches_follow_their_key():
-    order = lambda seed: tuple(
-        int(piece.group[0]) for piece in minibatches(batch_of(), 4, GROUP, jax.random.key(seed))
-    )
+    order = lambda seed: tuple(int(piece.group[0]) for piece in minibatches(batch_of(), 4, GROUP, jax.random.key(seed)))
     assert order(3) == order(3)
     assert len({order(seed) for seed in range(8)}) > 2

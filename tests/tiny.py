@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlvr_jax.config import defaults
 from rlvr_jax.policy import Architecture, Policy, make_policy
 from rlvr_jax.tasks import Problem
 from rlvr_jax.tokenizer import left_pad
@@ -92,6 +93,21 @@ class FixedTask:
 
     def render(self, problem, tokenizer):
         return problem.prompt
+
+
+def get_config(estimator: str = "grpo"):
+    """The config of a run of these sizes: 16 prompts × 16 completions of 20 problems, 5 others held out."""
+    config = defaults(estimator)
+    config.task = "arithmetic(largest=4)"
+    config.tokenizer = "bytes"
+    config.steps = 3
+    config.prompts_per_step = config.group_size = 16
+    config.model.width, config.model.hidden, config.model.layers = 16, 24, 1
+    config.sampling.prompt_length = 4
+    config.sampling.completion_length = 3
+    config.optimizer.learning_rate = 3e-3
+    config.evaluate.problems = 5
+    return config
 
 
 def on_devices(devices: int, code: str) -> dict:

@@ -77,9 +77,7 @@ def clustered_interval(outcomes, confidence: float = 0.95, seed: int = 0, draws:
     return Interval(float(means.mean()), low, high)
 
 
-def paired_difference(
-    before, after, confidence: float = 0.95, seed: int = 0, draws: int = 10_000
-) -> Difference:
+def paired_difference(before, after, confidence: float = 0.95, seed: int = 0, draws: int = 10_000) -> Difference:
     """after − before in pass@1 on the same problems, with an interval that keeps the pairs.
 
     Difference: mean over problems of d = (mean outcome after) − (mean outcome before). Interval: percentile

@@ -151,9 +151,7 @@ def to_rows(values_PG: Array, group_B: Array) -> Array:
     return jnp.zeros_like(flat).at[order].set(flat)
 
 
-def require_between(
-    part: str, keyword: str, value, low: float, high: float = float("inf"), above: bool = False
-):
+def require_between(part: str, keyword: str, value, low: float, high: float = float("inf"), above: bool = False):
     """Refuses a plain number outside [low, high], or outside (low, high] when `above`; traced arrays pass."""
     if isinstance(value, str):
         raise ValueError(f"{part}: {keyword}={value!r} must be a number")
@@ -182,7 +180,6 @@ def known_length(part: str, keyword: str, value):
     """The length, or the error of an estimator that was made without it."""
     if isinstance(value, str):
         raise ValueError(
-            f"{part}: {keyword} is not known; pass completion_length to make_estimator, "
-            f"or {keyword}=... in the slot"
+            f"{part}: {keyword} is not known; pass completion_length to make_estimator, or {keyword}=... in the slot"
         )
     return value

@@ -21,9 +21,7 @@ from rlvr_jax.registry import Registry
 
 registry = Registry("baseline")
 
-CENTRED = frozenset(
-    {"shift_invariant", "scale_equivariant", "zero_sum", "zero_sum_batch", "zero_without_contrast"}
-)
+CENTRED = frozenset({"shift_invariant", "scale_equivariant", "zero_sum", "zero_sum_batch", "zero_without_contrast"})
 
 
 def group_relative(f, declares=CENTRED):

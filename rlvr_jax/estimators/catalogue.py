@@ -235,8 +235,7 @@ catalogue: dict[str, Entry] = {
         reference="MaPP 2026, arXiv:2609.34990",
         equation="A = E[μ_G(p)] where right, −E[μ_G(1−p)] where wrong, p under the prompt's Beta posterior "
         "without the response itself",
-        departures="Sampling prompts by their score is data, not estimator. Groups without contrast keep "
-        "advantages.",
+        departures="Sampling prompts by their score is data, not estimator. Groups without contrast keep advantages.",
     ),
     "maxnorm_ac": Entry(
         slots={"baseline": "maxnorm", "scale": "none"},

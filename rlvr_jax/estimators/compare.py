@@ -23,9 +23,7 @@ class Comparison(NamedTuple):
     params_gradient: PyTree  # ... and to the estimator's own parameters; {} when nothing learns
 
 
-def evaluate(
-    estimator: Estimator, groups: Groups, batch: Batch, logprobs_BT: Array, memory=None
-) -> Comparison:
+def evaluate(estimator: Estimator, groups: Groups, batch: Batch, logprobs_BT: Array, memory=None) -> Comparison:
     """One estimator on one batch, pure. See `compare` for the arguments."""
     memory = estimator.init_memory(groups.outcome.shape[0]) if memory is None else memory
     selected, advantages_PG, _, _ = estimator.estimate(groups, memory)

@@ -44,9 +44,7 @@ def truncated(cap=2.0, level="token") -> Part:
     """
     require_between("correct=truncated", "cap", cap, 0, above=True)
     require_choice("correct=truncated", "level", level, LEVELS)
-    apply = lambda old_BT, behaviour_BT, mask_BT: jnp.minimum(
-        _ratio(old_BT, behaviour_BT, mask_BT, level), cap
-    )
+    apply = lambda old_BT, behaviour_BT, mask_BT: jnp.minimum(_ratio(old_BT, behaviour_BT, mask_BT, level), cap)
     return Part(apply=apply, needs=frozenset({"old"}))
 
 

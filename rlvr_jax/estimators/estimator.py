@@ -41,9 +41,7 @@ class Estimator:
 
     name: str
     strings: tuple[str, ...]  # in the order of SLOTS
-    completion_length: int | None = dataclasses.field(
-        compare=False, default=None
-    )  # its effect is in `strings`
+    completion_length: int | None = dataclasses.field(compare=False, default=None)  # its effect is in `strings`
     parts: Parts = dataclasses.field(compare=False, repr=False, default=None)
 
     @property
@@ -105,9 +103,7 @@ class Estimator:
         arguments.
         """
         _check_slots(parts)
-        strings = tuple(
-            f"<part {next(_anonymous)}>" if slot in parts else text for slot, text in self.slots.items()
-        )
+        strings = tuple(f"<part {next(_anonymous)}>" if slot in parts else text for slot, text in self.slots.items())
         return dataclasses.replace(self, strings=strings, parts=self.parts._replace(**parts))
 
 
@@ -126,8 +122,7 @@ def entry_slots(name: str) -> dict[str, str]:
     """
     if name not in catalogue:
         raise ValueError(
-            f"estimator={name!r}: no such entry{nearest(str(name), catalogue)} "
-            f"Choose from {sorted(catalogue)}"
+            f"estimator={name!r}: no such entry{nearest(str(name), catalogue)} Choose from {sorted(catalogue)}"
         )
     return {**catalogue["grpo"].slots, **catalogue[name].slots}
 
@@ -165,8 +160,7 @@ def make_estimator(name: str, completion_length: int | None = None, **slots: str
     unused = registries["ratio"].parse(chosen["ratio"])[0] is ratio.none
     if unused and registries["clip"].parse(chosen["clip"])[0] is not clip.none:
         raise ValueError(
-            f"clip={chosen['clip']!r} needs a ratio, and ratio='none' has none; "
-            "choose clip='none' or ratio='token'"
+            f"clip={chosen['clip']!r} needs a ratio, and ratio='none' has none; choose clip='none' or ratio='token'"
         )
     return Estimator(name, strings, completion_length, parts)
 

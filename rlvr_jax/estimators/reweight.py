@@ -28,9 +28,7 @@ registry = Registry("reweight")
 @registry.register
 def none():
     """value = value."""
-    return per_batch(
-        lambda values_PG, groups: values_PG, declares=frozenset({"scale_equivariant", "sign_preserving"})
-    )
+    return per_batch(lambda values_PG, groups: values_PG, declares=frozenset({"scale_equivariant", "sign_preserving"}))
 
 
 @jax.tree_util.register_dataclass

@@ -23,9 +23,7 @@ def _divided(values, by, valid):
 @registry.register
 def none():
     """value = value."""
-    return per_batch(
-        lambda values_PG, groups: values_PG, declares=frozenset({"scale_equivariant", "sign_preserving"})
-    )
+    return per_batch(lambda values_PG, groups: values_PG, declares=frozenset({"scale_equivariant", "sign_preserving"}))
 
 
 @registry.register

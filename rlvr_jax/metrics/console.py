@@ -87,12 +87,12 @@ class Table:
             self.bar.update(self._task, completed=min(step + 1, self.total_steps), **note)
         return True
 
-    def show_held_out(self, step: int, scalars: Mapping[str, float]) -> None:
-        """The held-out rates among the scalars (eval/…pass@…) on a line of their own."""
+    def show_evaluation(self, step: int, scalars: Mapping[str, float]) -> None:
+        """The evaluation's rates among the scalars (eval/…pass@…) on a line of their own."""
         rates = {name.partition("/")[2]: value for name, value in scalars.items() if "pass@" in name}
         if rates:
             parts = (f"{name.replace('_', ' ')} {_number(value, 6, 3)}" for name, value in rates.items())
-            self.print(Text(f"{step:>4} held-out  " + "  ".join(parts), style="bold cyan"))
+            self.print(Text(f"{step:>4} evaluated  " + "  ".join(parts), style="bold cyan"))
 
 
 def header(columns: Sequence[Column], width: int) -> list[Text]:
@@ -150,9 +150,7 @@ def _fit(columns: Sequence[Column], width: int) -> list[Column]:
     return kept
 
 
-def progress(
-    items: Iterable | int, description: str, total: int | None = None, quiet: bool = False
-) -> Iterator:
+def progress(items: Iterable | int, description: str, total: int | None = None, quiet: bool = False) -> Iterator:
     """Iterates over items (a number n means range(n)) and shows how far it is.
 
     On a terminal a bar that is gone when done, under the training bar if there is one; elsewhere a plain line

@@ -94,7 +94,7 @@ class MetricsWriter:
         held_out = {name: value for name, value in scalars.items() if name.startswith("eval/")}
         if held_out:  # news that should not wait for the step to close; the step's own line comes first
             self._show()
-            self._table.show_held_out(step, held_out)
+            self._table.show_evaluation(step, held_out)
 
     def write_rollouts(self, step: int, rollouts: Iterable[Mapping[str, Any]]) -> None:
         """Appends rollouts to rollouts.jsonl, one object a line, "step" added."""

@@ -213,9 +213,7 @@ def _architecture(path: Path, metadata: Mapping, tensors: Tensors) -> dict:
     head_size = get("attention.key_length", width // heads)
     for key in ("attention.value_length", "rope.dimension_count"):
         if get(key, head_size) != head_size:
-            raise ValueError(
-                f"{path}: llama.{key}={get(key)} differs from the head size {head_size}; {SUPPORTED}"
-            )
+            raise ValueError(f"{path}: llama.{key}={get(key)} differs from the head size {head_size}; {SUPPORTED}")
     return {
         "vocabulary": tensors.shape("token_embd.weight")[0],
         "width": width,
@@ -255,9 +253,7 @@ def params_from_gguf(model: GGUFModel) -> dict:
 
     def load(name: str, *shape: int) -> np.ndarray:
         if tensors.shape(name) != shape:
-            raise ValueError(
-                f"{model.path}: tensor {name!r} has shape {tensors.shape(name)}, expected {shape}"
-            )
+            raise ValueError(f"{model.path}: tensor {name!r} has shape {tensors.shape(name)}, expected {shape}")
         used.add(name)
         return tensors[name]
 

@@ -168,7 +168,10 @@ def make_policy(architecture: Architecture) -> Policy:
         return jax.checkpoint(layer, policy=saved)
 
     def apply(params, tokens, positions, segments):
-        rope, attend = rope_table(positions, shape.head_size, shape.rope_theta), _attend_row(visible(segments))
+        rope, attend = (
+            rope_table(positions, shape.head_size, shape.rope_theta),
+            _attend_row(visible(segments)),
+        )
 
         @remat
         def layer(block, x, _):

@@ -23,7 +23,7 @@ from rlvr_jax.report.table import (
     number,
     verdict_of,
 )
-from rlvr_jax.report.text import escape
+from rlvr_jax.report.text import escape, split_name
 
 LIMITS = (
     "One run with one seed. The intervals say how much the result could differ on other held-out problems; "
@@ -81,9 +81,7 @@ def title_of(run: Run) -> tuple[str, str]:
         facts.append(f"{prompts} prompts × {size} completions a step")
     seconds = sum(value for value in run.series("time/step_s")[1] if math.isfinite(value))
     if seconds:
-        facts.append(
-            f"{seconds / 60:.1f} minutes of steps" if seconds >= 100 else f"{seconds:.0f} s of steps"
-        )
+        facts.append(f"{seconds / 60:.1f} minutes of steps" if seconds >= 100 else f"{seconds:.0f} s of steps")
     return title, " · ".join(fact for fact in facts if fact)
 
 
@@ -125,7 +123,7 @@ def _result(run: Run) -> str:
         cards.append(_card(mode, first, last, difference))
     if not sentences:
         return ""
-    problems = f"On {escape(after['problems'])} held-out problems" if after.get("problems") else "Held-out"
+    problems = f"On {escape(after['problems'])} {split_name(after)} problems" if after.get("problems") else "Held-out"
     lead = f"<b>{problems}.</b> " + " ".join(sentences)
     cards = f'<div class="grid">{"".join(cards)}</div>' if cards else ""
     return f'<p class="lead">{lead}</p>{cards}'

@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from rlvr_jax.report.drawing import COLOURS, STYLE, curve, legend, new_figure, share
 from rlvr_jax.report.run import Run
+from rlvr_jax.report.text import split_name
 
 DPI = 180
 BARS = 150  # of a long run, neighbouring steps share a bar
@@ -69,8 +70,8 @@ def _pass(run: Run):
         figure,
         "Pass@1 and reward",
         (
-            "Lines: prompts of the training set, sampled as in training. Marks: held-out problems with their "
-            "95 % intervals."
+            "Lines: prompts of the training set, sampled as in training. Marks: "
+            f"{split_name(run.evaluations[-1]) if run.evaluations else 'held-out'} problems with their 95 % intervals."
         ),
     )
 
@@ -101,7 +102,7 @@ def _held_out(axis, run: Run, mode: str, marker: str, shift: float) -> bool:
             elinewidth=1.5,
             markeredgecolor="white",
             zorder=5,
-            label=f"held-out: {mode}" if index == 0 else None,
+            label=f"{split_name(run.evaluations[-1])}: {mode}" if index == 0 else None,
         )
     return True
 
@@ -149,7 +150,8 @@ def _update(run: Run):
     return (
         figure,
         "Loss, gradient norm, entropy",
-        "Gradient norm before clipping; entropy of the policy, mean over the tokens the update computed.",
+        "With one update a batch every ratio is 1 and advantages that sum to 0 in a group make the loss about 0 whatever "
+        "is learnt. Gradient norm before clipping; entropy of the policy, mean over the tokens the update computed.",
     )
 
 

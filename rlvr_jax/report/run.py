@@ -57,9 +57,7 @@ def read_run(workdir: str | Path) -> Run:
     report = _read_json(workdir / "evaluation.json", notes)
     evaluations = report.get("evaluations") or []
     if not evaluations and (evaluations := _evaluations_of(metrics)):
-        notes.append(
-            "The held-out results are those of metrics.jsonl, without an interval of the difference."
-        )
+        notes.append("The held-out results are those of metrics.jsonl, without an interval of the difference.")
     run = Run(
         workdir=workdir,
         config=config,
@@ -192,8 +190,13 @@ def _note_what_is_odd(run: Run) -> None:
             "There is no held-out evaluation: the training curves alone do not say how well the "
             "policy does on problems it has not seen."
         )
-    elif len({item["step"] for item in run.evaluations}) == 1:
-        run.notes.append("There is one held-out evaluation, so there is no before and after.")
+    elif run.evaluations[-1].get("split") == "train":
+        run.notes.append(
+            "The evaluations are of training problems: they say what was learnt, not whether it carries over to "
+            "problems the policy has not seen."
+        )
+    if len({item["step"] for item in run.evaluations}) == 1:
+        run.notes.append("There is one evaluation, so there is no before and after.")
     for key, name in (("update/loss", "loss"), ("update/gradient_norm", "gradient norm")):
         steps, values = run.series(key)
         broken = [step for step, value in zip(steps, values) if math.isnan(value)]

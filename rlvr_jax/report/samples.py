@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from rlvr_jax.report.table import number
-from rlvr_jax.report.text import completion, escape
+from rlvr_jax.report.text import completion, escape, split_name
 
 PAIRS = 8  # prompts shown before and after
 STEPS = 8  # steps of which the best and the worst completion are shown
@@ -43,9 +43,10 @@ def before_after_samples(evaluations: Sequence[Mapping]) -> str:
             f'<pre>{_rest(prompt, start)}</pre><div class="pair">{sides}</div></div>'
         )
     shown = f" Shown: {len(chosen)}." if len(chosen) < len(keys) else ""
+    kind = split_name(evaluations[-1]).capitalize()
     title = "Samples" if alone else "Samples before and after"
     return (
-        f'<section><h2>{title}</h2><p class="soft">Held-out problems. {escape(note)}{shown}</p>'
+        f'<section><h2>{title}</h2><p class="soft">{kind} problems. {escape(note)}{shown}</p>'
         f'{_told_once(start)}<div class="samples">{"".join(cards)}</div></section>'
     )
 

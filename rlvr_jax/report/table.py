@@ -10,6 +10,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from rlvr_jax.report.text import split_name
+
 MISSING = "–"
 MODES = ("greedy", "sampled")
 VERDICTS = {
@@ -36,9 +38,7 @@ class Row(NamedTuple):
     verdict: str = ""
 
 
-def before_after_rows(
-    evaluations: Sequence[Mapping], difference: Mapping | None = None
-) -> dict[str, list[Row]]:
+def before_after_rows(evaluations: Sequence[Mapping], difference: Mapping | None = None) -> dict[str, list[Row]]:
     """Sampling mode → its rows, from the first and the last evaluation; only what was measured."""
     if not evaluations:
         return {}
@@ -68,7 +68,7 @@ def before_after_rows(
 
 
 def before_after_table(evaluations: Sequence[Mapping] | Mapping, difference: Mapping | None = None) -> Table:
-    """The table of a run's held-out results for the terminal; fits 80 columns.
+    """The table of a run's evaluations for the terminal; fits 80 columns.
 
     Args:
       evaluations: the list in evaluation.json, in order of step, or the whole object of that file.
@@ -78,9 +78,10 @@ def before_after_table(evaluations: Sequence[Mapping] | Mapping, difference: Map
         evaluations, difference = evaluations.get("evaluations", []), evaluations.get("difference")
     steps = [item["step"] for item in evaluations] or [0]
     problems = evaluations[-1].get("problems") if evaluations else None
+    kind = split_name(evaluations[-1]) if evaluations else "held-out"
     table = Table(
         box=box.SIMPLE_HEAD,
-        title="Held-out problems" + (f" ({problems})" if problems else ""),
+        title=f"{kind.capitalize()} problems" + (f" ({problems})" if problems else ""),
         title_style="bold",
         title_justify="left",
         caption_justify="left",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from collections.abc import Mapping
 from typing import Any
 
 SPECIAL_TOKEN = re.compile(r"&lt;\|[\w ]{1,40}\|&gt;|&lt;/?(?:s|bos|eos|end|pad|unk)&gt;")
@@ -20,9 +21,7 @@ def escape(value: Any) -> str:
 
 def completion(text: Any) -> str:
     """Model text for a block that keeps white space: line ends marked, special tokens dimmed."""
-    shown = "".join(
-        _mark(name) if (name := _name(character)) else html.escape(character) for character in str(text)
-    )
+    shown = "".join(_mark(name) if (name := _name(character)) else html.escape(character) for character in str(text))
     return SPECIAL_TOKEN.sub(lambda token: _mark(token.group()), shown.replace("\n", _mark("↵") + "\n"))
 
 
@@ -35,3 +34,8 @@ def _name(character: str) -> str | None:
     if character in " \n\t" or unicodedata.category(character) not in UNSEEN:
         return None
     return f"⟨U+{ord(character):04X}⟩"  # the control pictures of Unicode are missing in many fonts
+
+
+def split_name(evaluation: Mapping) -> str:
+    """What the problems of an evaluation are called: "held-out", or "training" (which proves no generalisation)."""
+    return {"train": "training"}.get(evaluation.get("split"), "held-out")

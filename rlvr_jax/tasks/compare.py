@@ -28,10 +28,7 @@ class Compare(Task):
         numbers = range(_LOW, _HIGH + 1)
         ids = {pair: i for i, pair in enumerate(itertools.permutations(numbers, 2))}
         return [
-            [
-                Problem(ids[pair], _question(*pair), str(b), float(a // 10 == b // 10))
-                for pair in ((a, b), (b, a))
-            ]
+            [Problem(ids[pair], _question(*pair), str(b), float(a // 10 == b // 10)) for pair in ((a, b), (b, a))]
             for a, b in itertools.combinations(numbers, 2)  # a < b
             if (a, b) != (11, 48)
         ]

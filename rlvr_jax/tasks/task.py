@@ -44,9 +44,7 @@ class Task:
         self._families = self.families()
         count = sum(len(family) for family in self._families)
         if not isinstance(held_out, int) or isinstance(held_out, bool) or not 1 <= held_out < count:
-            raise ValueError(
-                f"task={self.name}: held_out={held_out!r}; choose a whole number in 1 … {count - 1}"
-            )
+            raise ValueError(f"task={self.name}: held_out={held_out!r}; choose a whole number in 1 … {count - 1}")
         self.held_out = held_out
         self.size = 1 + max(problem.problem_id for family in self._families for problem in family)
         self._splits = self._split()
@@ -58,9 +56,7 @@ class Task:
     def problems(self, split: str) -> list[Problem]:
         """The problems of "train" or "held_out", in a fixed shuffled order: a prefix is a fair sample."""
         if split not in SPLITS:
-            raise ValueError(
-                f"split={split!r}: unknown{nearest(str(split), SPLITS)} Choose from {list(SPLITS)}"
-            )
+            raise ValueError(f"split={split!r}: unknown{nearest(str(split), SPLITS)} Choose from {list(SPLITS)}")
         return list(self._splits[split])
 
     def _split(self) -> dict[str, list[Problem]]:

@@ -25,7 +25,6 @@ class PhaseTwo(NamedTuple):
     loss: Array
     gradient: Array  # of the loss in the log-probabilities
     slope: dict  # of the loss in the estimator's parameters
-    metrics: dict
 
 
 def entry(name, phase=SLOTS, completion_length=10):
@@ -44,15 +43,15 @@ def to_shape(groups: Groups) -> Groups:
 
 @compiled
 def phase_one(est, groups, memory):
-    """(selected groups, advantages, memory, metrics)."""
-    return est.estimate(groups, memory)
+    """(selected groups, advantages, memory). Metrics are left out: they would double the time to compile."""
+    return est.estimate(groups, memory)[:3]
 
 
 def both_values_and_gradients(est, params, logprobs, batch) -> PhaseTwo:
     value = jax.value_and_grad(est.loss, argnums=(0, 1), has_aux=True)
-    (loss, metrics), (slope, gradient) = value(params, logprobs, batch)
+    (loss, _), (slope, gradient) = value(params, logprobs, batch)
     losses, _ = est.token_losses(logprobs, batch)
-    return PhaseTwo(est.token_weights(params, batch), losses, loss, gradient, slope, metrics)
+    return PhaseTwo(est.token_weights(params, batch), losses, loss, gradient, slope)
 
 
 phase_two = compiled(both_values_and_gradients)

@@ -123,9 +123,7 @@ def test_sign_balance_over_the_batch():
 
 def test_stratified():
     """R = 1 0 0 1 1 0 0 1 over strata 0 0 0 1 1 1 1 2: 0.6·SAN + 0.4·GN; the stratum of one has SAN 0."""
-    groups = groups_of(
-        [1, 0, 0, 1, 1, 0, 0, 1], lengths=[[5] * 8], stratum=jnp.array([[0, 0, 0, 1, 1, 1, 1, 2]])
-    )
+    groups = groups_of([1, 0, 0, 1, 1, 0, 0, 1], lengths=[[5] * 8], stratum=jnp.array([[0, 0, 0, 1, 1, 1, 1, 2]]))
     blend = [1.248528111, -0.8242640517, -0.8242640517, 1, 1, -1, -1, 0.4]
     close(advantages_of("stratified_grpo", groups=groups)[0], blend)
     san = [1.414213532, -0.7071067662, -0.7071067662, 1, 1, -1, -1, 0]
@@ -144,9 +142,7 @@ def test_stratified():
     # α = 0 and a single stratum are both GRPO with ddof 0
     plain = advantages_of("grpo", groups=groups, scale="group_std(ddof=0, eps=1e-8)")
     close(advantages_of("stratified_grpo", groups=groups, baseline="stratified(alpha=0.0)"), plain)
-    close(
-        advantages_of("stratified_grpo", groups=groups.replace(stratum=jnp.zeros((1, 8), jnp.int32))), plain
-    )
+    close(advantages_of("stratified_grpo", groups=groups.replace(stratum=jnp.zeros((1, 8), jnp.int32))), plain)
 
 
 def test_overlong_penalty():
@@ -161,7 +157,7 @@ def test_dapo():
     standardised."""
     groups = groups_of(A, [1] * 4, lengths=[[5, 7, 9, 11]] * 2)
     est = make_estimator("dapo", shape="overlong(max_length=10, cache=4)")
-    selected, advantages, _, metrics = phase_one(est, groups, {})
+    selected, advantages, _, metrics = est.estimate(groups, {})
     close(selected.rewards[0], [1, -1.25, -1.75, -2])
     close(advantages[0], [1.460593487, -0.1825741858, -0.5477225575, -0.7302967433])
     # the all-correct group has different penalties, and is dropped all the same: outcomes decide

@@ -64,7 +64,7 @@ def test_phase_one(slot, text):
     groups = random_groups(0)
     memory = est.init_memory(16)
     first = phase_one(est, groups, memory)  # a memory with a past
-    selected, advantages, moved, _ = phase_one(est, groups, first[2])
+    selected, advantages, moved = phase_one(est, groups, first[2])
 
     assert advantages.dtype == jnp.float32 and advantages.shape == groups.outcome.shape
     assert np.isfinite(advantages).all()
@@ -92,7 +92,7 @@ def test_phase_one(slot, text):
 
     # nothing valid: nothing happens
     nothing = groups.replace(valid=jnp.zeros_like(groups.valid))
-    _, none, still, _ = phase_one(est, nothing, moved)
+    _, none, still = phase_one(est, nothing, moved)
     assert (np.asarray(none) == 0).all()
     equal(still, moved, 0)
 
@@ -122,9 +122,7 @@ def test_declared_invariances(slot, text):
 
     def run(change=lambda x: x):
         changed = groups.replace(rewards=masked(change(groups.rewards), groups.valid))
-        return np.asarray(
-            masked(part.update(masked(change(values), groups.valid), memory, changed)[0], groups.valid)
-        )
+        return np.asarray(masked(part.update(masked(change(values), groups.valid), memory, changed)[0], groups.valid))
 
     plain = run()
     declared = part.declares
@@ -154,7 +152,7 @@ def test_phase_two(slot, text):
     weights = np.asarray(found.weights)
 
     assert weights.dtype == np.float32 and found.losses.dtype == jnp.float32
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(found[:5]))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
     assert (weights >= 0).all()
     assert (weights[~counts] == 0).all() and (np.asarray(found.losses)[~counts] == 0).all()
     assert (np.asarray(found.gradient)[~counts] == 0).all()
@@ -179,12 +177,10 @@ def test_phase_two(slot, text):
     equal((moved.gradient, moved.loss, moved.slope), (found.gradient[order], found.loss, found.slope))
 
     # no token anywhere: loss 0, gradient 0
-    empty = phase_two(
-        est, params, logprobs, batch.replace(completion_mask=jnp.zeros_like(batch.completion_mask))
-    )
-    assert all((np.asarray(x) == 0).all() for x in jax.tree.leaves(empty[:5]))
+    empty = phase_two(est, params, logprobs, batch.replace(completion_mask=jnp.zeros_like(batch.completion_mask)))
+    assert all((np.asarray(x) == 0).all() for x in jax.tree.leaves(empty))
     nobody = phase_two(est, params, logprobs, batch.replace(valid=jnp.zeros_like(batch.valid)))
-    assert all((np.asarray(x) == 0).all() for x in jax.tree.leaves(nobody[:5]))
+    assert all((np.asarray(x) == 0).all() for x in jax.tree.leaves(nobody))
 
 
 MORE_WEIGHTS = [("aggregate", text) for text in ("sequence_mean", "balanced", *MORE["aggregate"])]
@@ -236,6 +232,6 @@ def test_advantages_per_token(slot, text):
     params, (logprobs, batch) = est.init_params(), random_batch(7)
     wide = jnp.where(batch.completion_mask, batch.advantages[:, None], jnp.nan)
     equal(
-        phase_two(est, params, logprobs, batch.replace(advantages=wide))[:5],
-        phase_two(est, params, logprobs, batch)[:5],
+        phase_two(est, params, logprobs, batch.replace(advantages=wide)),
+        phase_two(est, params, logprobs, batch),
     )

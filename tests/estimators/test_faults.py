@@ -38,18 +38,14 @@ def test_identical_rewards_have_no_advantage(name):
 
 def test_identical_rewards_without_jit():
     est = make_estimator("grpo", scale="group_std(eps=0.0)")
-    assert (
-        np.asarray(est.advantages(groups_of([[0.3] * 5, [0.1] * 5, [0.7] * 5, [0.9] * 5]), {})[0]) == 0
-    ).all()
+    assert (np.asarray(est.advantages(groups_of([[0.3] * 5, [0.1] * 5, [0.7] * 5, [0.9] * 5]), {})[0]) == 0).all()
 
 
 @pytest.mark.parametrize("name", list(catalogue))
 def test_groups_of_one(name):
     """Alone, and in a ragged batch with groups of 4 and 1: finite, and 0 under a group's own baseline."""
     est = entry(name, SLOTS[:5])
-    ragged = groups_of(
-        [[1, 0, 0, 0], [0.7, 0, 0, 0]], valid=jnp.asarray([[True] * 4, [True, False, False, False]])
-    )
+    ragged = groups_of([[1, 0, 0, 0], [0.7, 0, 0, 0]], valid=jnp.asarray([[True] * 4, [True, False, False, False]]))
     together = np.asarray(phase_one(est, to_shape(ragged), est.init_memory(2 * P))[1])
     assert np.isfinite(together).all()
     assert (together[1, 1:] == 0).all()
@@ -115,9 +111,7 @@ def test_masked_overflow_reaches_no_gradient(old, new, clip):
     )
     found = phase_two(est, {}, jnp.asarray([[-1.0, new, -1.0]]), batch)
     np.testing.assert_array_equal(found.gradient, [[-0.5, 0.0, -0.5]])
-    expected = {"none": -1.0, "ppo": -1.0, "cispo": 1.0, "soft": -2.0}[
-        clip
-    ]  # cispo: −A·log π; soft: −(4/τ)·½
+    expected = {"none": -1.0, "ppo": -1.0, "cispo": 1.0, "soft": -2.0}[clip]  # cispo: −A·log π; soft: −(4/τ)·½
     np.testing.assert_array_equal(found.loss, expected)
 
 

@@ -69,7 +69,7 @@ def test_eight_devices_do_not_change_the_gradient(name):
     )
     alone = phase_two(est, params, logprobs, batch)
     assert len(sharded.gradient.sharding.device_set) == 8
-    for ours, theirs in zip(jax.tree.leaves(sharded[:5]), jax.tree.leaves(alone[:5]), strict=True):
+    for ours, theirs in zip(jax.tree.leaves(sharded), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
 
 
@@ -125,7 +125,7 @@ def test_any_groups(name):
     def check(outcome, valid, lengths, prompts, completions):
         groups = Groups(outcome=jnp.asarray(outcome), valid=jnp.asarray(valid), lengths=jnp.asarray(lengths))
         memory = est.init_memory(2 * P)
-        selected, advantages, moved, _ = phase_one(est, to_shape(groups), memory)
+        selected, advantages, moved = phase_one(est, to_shape(groups), memory)
         assert np.isfinite(advantages).all()
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(moved))
         assert (np.asarray(advantages)[~np.asarray(selected.valid)] == 0).all()
@@ -191,7 +191,7 @@ def test_any_mask(slots):
             reference_logprobs=dirty(batch.reference_logprobs),
         )
         found = phase_two(est, est.init_params(), dirty(logprobs), hostile)
-        assert all(np.isfinite(x).all() for x in jax.tree.leaves(found[:5]))
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
         assert all((np.asarray(x)[~counts] == 0).all() for x in (found.weights, found.losses, found.gradient))
 
     check()

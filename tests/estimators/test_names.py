@@ -53,9 +53,7 @@ def test_errors_name_the_slot_the_value_and_the_choices(arguments, words):
 def test_missing_reference_and_missing_memory():
     logprobs, batch = random_batch(0)
     with pytest.raises(ValueError, match="reference_logprobs"):
-        jax.eval_shape(
-            make_estimator("grpo", kl="k3").loss, {}, logprobs, batch.replace(reference_logprobs=None)
-        )
+        jax.eval_shape(make_estimator("grpo", kl="k3").loss, {}, logprobs, batch.replace(reference_logprobs=None))
     groups = Groups(outcome=jnp.ones((1, 2)), lengths=jnp.ones((1, 2), jnp.int32))
     with pytest.raises(ValueError, match=r"reweight.*init_memory"):
         jax.eval_shape(make_estimator("ha_dw_grpo").advantages, groups, {})
@@ -68,9 +66,7 @@ def test_description_is_the_difference_from_the_nearest_entry():
     assert make_estimator("grpo", clip="ppo( low=0.2,high=0.28 )").describe() == f"grpo + clip={clip}"
     assert make_estimator("grpo", scale="none").describe() == "grpo_no_std"
     assert make_estimator("dr_grpo", completion_length=64).describe() == "dr_grpo"
-    assert (
-        make_estimator("grpo", clip="ppo(high=0.2, dual=None)").describe() == "grpo"
-    )  # the defaults, spelt out
+    assert make_estimator("grpo", clip="ppo(high=0.2, dual=None)").describe() == "grpo"  # the defaults, spelt out
     for name in catalogue:
         assert make_estimator(name, 64).describe() == name
 

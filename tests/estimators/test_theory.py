@@ -60,15 +60,11 @@ def test_mean_right_advantage():
     expected = [1.233773816, 0.8080127019, 0.4112579387, 1.519586692, 0.9278279748, 0.5065288975]
     np.testing.assert_allclose(found, expected, atol=1e-9)
     # zero mean: p·μ(p) = q·μ(q)
-    np.testing.assert_allclose(
-        0.3 * theory.mean_right_advantage(0.3, 8), 0.7 * theory.mean_right_advantage(0.7, 8)
-    )
+    np.testing.assert_allclose(0.3 * theory.mean_right_advantage(0.3, 8), 0.7 * theory.mean_right_advantage(0.7, 8))
 
 
 def test_history_factor():
-    np.testing.assert_allclose(
-        theory.history_factor(0.25, 0.6, [1, -1]), [1.844787813, 0.9160945166], atol=1e-9
-    )
+    np.testing.assert_allclose(theory.history_factor(0.25, 0.6, [1, -1]), [1.844787813, 0.9160945166], atol=1e-9)
 
 
 @pytest.mark.parametrize("name", sorted(theory._BINARY))
@@ -80,15 +76,11 @@ def test_binary_advantages_are_those_of_the_estimator(name):
     cases = [(k, G) for G in (2, 8) for k in range(1, G)]
     outcome = np.array([[1.0] * k + [0.0] * (8 - k) for k, _ in cases], np.float32)
     valid = np.arange(8)[None] < np.array([[G] for _, G in cases])
-    groups = Groups(
-        outcome=jnp.asarray(outcome), valid=jnp.asarray(valid), lengths=jnp.full((8, 8), 5, jnp.int32)
-    )
+    groups = Groups(outcome=jnp.asarray(outcome), valid=jnp.asarray(valid), lengths=jnp.full((8, 8), 5, jnp.int32))
     advantages = np.asarray(phase_one(est, to_shape(groups), est.init_memory(2 * P))[1])
     # dapo's outcomes are ±1, which its own standard deviation undoes
     for row, (k, G) in zip(advantages, cases):
-        np.testing.assert_allclose(
-            (row[0], row[G - 1]), theory.binary_advantages(name, k, G), rtol=2e-5, atol=1e-6
-        )
+        np.testing.assert_allclose((row[0], row[G - 1]), theory.binary_advantages(name, k, G), rtol=2e-5, atol=1e-6)
 
 
 def test_binary_advantages_refuse_what_they_cannot_say():

@@ -45,7 +45,7 @@ def test_advantages(name):
         expected, counts = paper.phase_one(
             name, *(data[k] for k in ("outcome", "lengths", "stratum", "valid", "prompt_id")), state
         )
-        selected, advantages, memory, _ = phase_one(est, Groups(**jax.tree.map(jnp.asarray, data)), memory)
+        selected, advantages, memory = phase_one(est, Groups(**jax.tree.map(jnp.asarray, data)), memory)
         np.testing.assert_array_equal(selected.valid, counts)
         np.testing.assert_allclose(advantages, expected, rtol=2e-5, atol=2e-5)
         assert (np.asarray(advantages)[~counts] == 0).all()

@@ -89,10 +89,7 @@ def pass_at_k(r, L, k_, k=4):
     if R in (0.0, 1.0):
         return [0.0] * n
     sigma = sqrt(R * (1 - R))
-    return [
-        (1 - R) / sigma if x > 0.5 else (1 - R - comb(wrong - 1, k - 1) / comb(n - 1, k - 1)) / sigma
-        for x in r
-    ]
+    return [(1 - R) / sigma if x > 0.5 else (1 - R - comb(wrong - 1, k - 1) / comb(n - 1, k - 1)) / sigma for x in r]
 
 
 def negatives_masked(r, L, k):
@@ -428,8 +425,6 @@ def gradient(name, new, old, mask, valid, group, A, weights, h=1e-6):
             moved = new[b : b + 1].copy()
             moved[0, t] += step
             one = slice(b, b + 1)  # only row b moves, so only row b needs adding up
-            sides.append(
-                total_loss(name, moved, old[one], mask[one], [True], group, A[one], weights[one], new[one])
-            )
+            sides.append(total_loss(name, moved, old[one], mask[one], [True], group, A[one], weights[one], new[one]))
         out[b, t] = (sides[0] - sides[1]) / (2 * h)
     return out

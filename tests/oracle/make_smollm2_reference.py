@@ -162,9 +162,7 @@ def main(model_path: str, folder: str):
             f"nll_{i}": nll.numpy(),
         }
         rounding = (logits - double).abs().max()
-        print(
-            f"sequence {i}: {ids.shape[1]} tokens, mean nll {nll.mean():.6f}, float32 within {rounding:.1e}"
-        )
+        print(f"sequence {i}: {ids.shape[1]} tokens, mean nll {nll.mean():.6f}, float32 within {rounding:.1e}")
     arrays["perplexity"] = np.exp(arrays["nll_0"].astype(np.float64).mean())
     print(f"perplexity {arrays['perplexity']:.4f}")
     np.savez_compressed(Path(folder, "smollm2_reference.npz"), **arrays)

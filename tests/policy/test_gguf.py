@@ -108,8 +108,7 @@ def test_every_parameter_comes_from_its_tensor(tmp_path, tied):
     expected = {
         "embed": {"embedding": stored["token_embd.weight"]},
         "blocks": {
-            "attention": {"norm": {"scale": stack("attn_norm")}}
-            | {k: kernel(n) for k, n in attention.items()},
+            "attention": {"norm": {"scale": stack("attn_norm")}} | {k: kernel(n) for k, n in attention.items()},
             "mlp": {"norm": {"scale": stack("ffn_norm")}} | {k: kernel(n) for k, n in mlp.items()},
         },
         "final_norm": {"scale": stored["output_norm.weight"]},
@@ -126,9 +125,7 @@ def test_every_parameter_comes_from_its_tensor(tmp_path, tied):
 
 def test_architecture_and_tokenizer_fields(file):
     model = read_gguf(str(file))
-    names = (
-        "vocabulary width layers heads kv_heads head_size hidden rope_theta norm_epsilon tied context_length"
-    )
+    names = "vocabulary width layers heads kv_heads head_size hidden rope_theta norm_epsilon tied context_length"
     values = (
         VOCABULARY,
         WIDTH,
@@ -166,9 +163,7 @@ def test_query_and_key_rows_are_put_in_halves(tmp_path):
     # a head of size 4 stores its rows 0 1 2 3 as 0 2 1 3: pairs (0, 2) and (1, 3) rotate together
     rows = np.arange(16, dtype=np.float32)[:, None] * np.ones((1, WIDTH), np.float32)
     arrays = weights(True)
-    stored = write(
-        tmp_path / "raw.gguf", {**arrays, "blk.0.attn_k.weight": np.tile(rows, (2, 1))}, permute=False
-    )
+    stored = write(tmp_path / "raw.gguf", {**arrays, "blk.0.attn_k.weight": np.tile(rows, (2, 1))}, permute=False)
     kernel = params_from_gguf(read_gguf(stored))["blocks"]["attention"]["key"]["kernel"][0]
     expected = [0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15] * 2
     np.testing.assert_allclose(kernel[0], expected, atol=0.06)  # Q8_0
@@ -177,9 +172,7 @@ def test_query_and_key_rows_are_put_in_halves(tmp_path):
 def test_cut_short(file):
     whole = file.read_bytes()
     file.write_bytes(whole[:-100])
-    with pytest.raises(
-        ValueError, match=rf"tiny.gguf: cut short: .* {len(whole):,} bytes.* {len(whole) - 100:,}"
-    ):
+    with pytest.raises(ValueError, match=rf"tiny.gguf: cut short: .* {len(whole):,} bytes.* {len(whole) - 100:,}"):
         read_gguf(file)
     for size in (8, 20, 100, 1000):
         file.write_bytes(whole[:size])
@@ -214,9 +207,7 @@ def test_missing_tensor(tmp_path, name):
 def test_swapped_axes(tmp_path):
     arrays = weights(tied=True)
     arrays["blk.1.ffn_down.weight"] = arrays["blk.1.ffn_down.weight"].T.copy()
-    with pytest.raises(
-        ValueError, match=r"'blk.1.ffn_down.weight' has shape \(96, 64\), expected \(64, 96\)"
-    ):
+    with pytest.raises(ValueError, match=r"'blk.1.ffn_down.weight' has shape \(96, 64\), expected \(64, 96\)"):
         params_from_gguf(read_gguf(write(tmp_path / "tiny.gguf", arrays)))
 
 
@@ -234,9 +225,7 @@ def test_values_that_are_not_finite(tmp_path):
 
 
 def test_other_architecture(tmp_path):
-    with pytest.raises(
-        ValueError, match="architecture 'qwen2' is not supported; supported: architecture 'llama'"
-    ):
+    with pytest.raises(ValueError, match="architecture 'qwen2' is not supported; supported: architecture 'llama'"):
         read_gguf(write(tmp_path / "tiny.gguf", weights(True), architecture="qwen2"))
 
 

@@ -41,17 +41,13 @@ def transcription(shape, params, tokens):
         block = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["blocks"])
         part = block["attention"]
         normed = norm(x, part["norm"]["scale"], shape.norm_epsilon)
-        query, key, value = (
-            (normed @ part[name]["kernel"]).reshape(n, -1, size) for name in ("query", "key", "value")
-        )
+        query, key, value = ((normed @ part[name]["kernel"]).reshape(n, -1, size) for name in ("query", "key", "value"))
         attended = np.zeros((n, shape.heads, size))
         for head in range(shape.heads):
             shared = head // (shape.heads // shape.kv_heads)  # several query heads read one key head
             for i in range(n):
                 q = turn(query[i, head], i, shape.rope_theta)
-                scores = [
-                    q @ turn(key[j, shared], j, shape.rope_theta) / np.sqrt(size) for j in range(i + 1)
-                ]
+                scores = [q @ turn(key[j, shared], j, shape.rope_theta) / np.sqrt(size) for j in range(i + 1)]
                 weights = np.exp(scores - np.max(scores))
                 weights /= weights.sum()
                 attended[i, head] = sum(w * value[j, shared] for j, w in enumerate(weights))

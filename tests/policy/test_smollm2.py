@@ -118,9 +118,7 @@ def test_behaviour_logprobs_are_the_teacher_forced_ones(model, reference):
     rows = [reference["ids_0"].tolist(), reference["ids_2"].tolist()]
     tokens, mask = left_pad(rows, 17, tokenizer.pad_id)
     prompts = Prompts(tokens=tokens, mask=mask, prompt_id=np.arange(2, dtype=np.int32))
-    sample = make_sampler(
-        policy, group_size=2, completion_length=6, end_ids=tokenizer.end_ids, pad_id=tokenizer.pad_id
-    )
+    sample = make_sampler(policy, group_size=2, completion_length=6, end_ids=tokenizer.end_ids, pad_id=tokenizer.pad_id)
     rollouts = jax.jit(sample)(params, prompts, jax.random.key(0))
     score = jax.jit(make_logprobs(policy, completions_per_row=2))
     logprobs, _ = score(params, rollouts.tokens, rollouts.prompt_mask, rollouts.attend_mask)

@@ -29,9 +29,7 @@ SIZES = {
 class ChatTokenizer(ByteTokenizer):
     """Bytes with a template like SmolLM2's: it writes a system turn that nobody asked for."""
 
-    chat_template = (
-        "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nHello<|im_end|>\n{% endif %}" + CHATML
-    )
+    chat_template = "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nHello<|im_end|>\n{% endif %}" + CHATML
 
 
 def numbers(problem):
@@ -102,9 +100,7 @@ def test_answers_are_right():
 
 
 def test_difficulty_of_a_sum_counts_digits_and_carries():
-    by_prompt = {
-        p.prompt: p.difficulty for p in make_task("arithmetic(digits=2, held_out=1)").problems("train")
-    }
+    by_prompt = {p.prompt: p.difficulty for p in make_task("arithmetic(digits=2, held_out=1)").problems("train")}
     # 12: two digits; 7+8 = 15: two digits, one carry; 58+67 = 125: three digits, two carries
     assert [by_prompt[p] for p in ("10+2=", "7+8=", "58+67=", "95+14=")] == [2, 3, 5, 4]
 

@@ -51,7 +51,7 @@ test-slow: $(VENV)/.model lint
 	$(BIN)/python -m pytest -m "slow or not slow"
 
 bench: $(VENV)/.model
-	$(BIN)/python -m tests.bench.shared_rows
+	$(BIN)/python tests/bench/shared_rows.py
 
 lock:
 	uv pip compile --universal --python-version 3.11 --fork-strategy fewest --no-header --generate-hashes \

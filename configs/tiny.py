@@ -2,8 +2,8 @@
 
     rlvr train --config=configs/tiny.py:grpo --workdir=runs/tiny
 
-It starts from a uniform policy: one completion in 225 is right. What it learns is a table: nearly all of 34 sums, and none
-that it has never seen. So it is evaluated on its training problems, and the report says so.
+It starts from a uniform policy: one completion in 225 is right. What it learns is a table: nearly all of 34 sums, and
+none that it has never seen. So it is evaluated on its training problems, and the report says so.
 """
 
 from rlvr_jax.config import defaults

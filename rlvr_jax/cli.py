@@ -1,4 +1,4 @@
-"""`rlvr train | eval | sample`: thin commands over the functions of the same names."""
+"""`rlvr train | eval | sample | estimators`: thin commands over the functions of the same names."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ EVAL_HELP = """Examples:
 SAMPLE_HELP = """Examples:
   rlvr sample --workdir=runs/demo
   rlvr sample --workdir=runs/demo --prompt="Which number is larger, 17 or 71?" --samples=4"""
+
+
+ESTIMATORS_HELP = """Examples:
+  rlvr estimators
+  rlvr estimators dr_grpo"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,6 +52,10 @@ def parser() -> argparse.ArgumentParser:
     sample.add_argument("--problems", type=int, default=3, help="held-out problems to show")
     sample.add_argument("--samples", type=int, default=4, help="completions per prompt")
     sample.add_argument("--greedy", action="store_true", help="the likeliest completion instead of samples")
+
+    show = add("estimators", "The catalogue of estimators, or one of them with its equation and source.", ESTIMATORS_HELP)
+    show.add_argument("name", nargs="?", metavar="NAME")
+    show.add_argument("--markdown", action="store_true", help="the catalogue as the README's table")
     return top
 
 
@@ -55,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, rest = parser().parse_known_args(arguments)
     try:
         overrides = [_override(item) for item in rest]
-        return {"train": _train, "eval": _eval, "sample": _sample}[options.command](options, overrides)
+        return {"train": _train, "eval": _eval, "sample": _sample, "estimators": _estimators}[options.command](options, overrides)
     except (ValueError, FileNotFoundError) as error:
         if "--traceback" in rest:
             raise
@@ -184,6 +193,21 @@ def _sample(options, overrides) -> int:
             right = verdicts[row].outcome > 0.5
             line += Text(f"  {verdicts[row].reason}", style="green" if right else "red")
         console.print(line)
+    return 0
+
+
+def _estimators(options, overrides) -> int:
+    from rich.console import Console
+
+    from rlvr_jax.estimators import catalogue, catalogue_table, catalogue_text, describe
+    from rlvr_jax.registry import nearest
+
+    if overrides:
+        raise ValueError("`rlvr estimators` takes no config keys")
+    if options.name and options.name not in catalogue:
+        raise ValueError(f"NAME={options.name!r}: unknown{nearest(options.name, catalogue)} Choose from {sorted(catalogue)}")
+    page = describe(options.name) if options.name else catalogue_table() if options.markdown else catalogue_text()
+    Console(highlight=False, markup=False).print(page, soft_wrap=options.markdown)
     return 0
 
 

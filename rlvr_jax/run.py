@@ -183,8 +183,10 @@ def compile_functions(config: ConfigDict, parts: Parts) -> Functions:
     )
 
     def estimate(groups, memory):
-        groups, advantages, memory, metrics = parts.estimator.estimate(groups, memory)
-        return groups, advantages, memory, {**from_groups(groups), **metrics}
+        kept, advantages, memory, metrics = parts.estimator.estimate(groups, memory)
+        # of every rollout, those that `select` dropped included: a curve must not change with what is trained on
+        seen = from_groups(groups.replace(rewards=kept.rewards))
+        return kept, advantages, memory, {**seen, **metrics}
 
     def advance(state, memory):
         return state.replace(memory=memory, step=state.step + 1)

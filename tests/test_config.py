@@ -49,7 +49,7 @@ def test_unknown_key_on_the_command_line(key, nearest):
 
 
 def test_unknown_key_names_the_keys_of_its_section():
-    with pytest.raises(ValueError, match=r"Keys there: \['evaluate.every', .*'evaluate.samples'\]"):
+    with pytest.raises(ValueError, match=r"Keys there: \['evaluate.every', .*'evaluate.samples'"):
         set_key(defaults(), "evaluate.evry", 1)
     with pytest.raises(ValueError, match="no such key"):
         set_key(defaults(), "zzzzzz", 1)
@@ -91,7 +91,7 @@ def test_unlocked_additions_are_caught_by_check():
     config = small()
     with config.unlocked():
         config.optimizer.learning_rat = 1e-5
-    with pytest.raises(ValueError, match="optimizer.learning_rat: no such key.*'optimizer.learning_rate'"):
+    with pytest.raises(ValueError, match=r"optimizer\.learning_rat: no such key.*'optimizer.learning_rate'"):
         check(config)
 
 
@@ -150,7 +150,7 @@ def test_what_is_not_a_config(tmp_path):
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(ValueError, match=r"empty\.py defines no get_config"):
         load_config(str(tmp_path / "empty.py"))
-    with pytest.raises(ValueError, match="steps: expected --config.steps=VALUE"):
+    with pytest.raises(ValueError, match=r"steps: expected --config\.steps=VALUE"):
         load_config(config_file(tmp_path, "pass"), ["steps"])
 
 
@@ -188,38 +188,15 @@ def test_a_config_that_can_run_returns_its_estimator():
 
 
 AT_LEAST_ONE = [
-    "steps",
-    "prompts_per_step",
-    "group_size",
-    "sampling.prompt_length",
-    "sampling.completion_length",
-    "updates.epochs",
-    "updates.minibatches",
-    "updates.completions_per_row",
-    "updates.head_chunks",
-    "evaluate.problems",
-    "evaluate.samples",
-    "evaluate.prompts_per_batch",
-    "mesh.model",
-    "model.width",
-    "model.layers",
-    "model.heads",
-    "model.kv_heads",
-    "model.hidden",
+    *("steps", "prompts_per_step", "group_size", "sampling.prompt_length", "sampling.completion_length"),
+    *("updates.epochs", "updates.minibatches", "updates.completions_per_row", "updates.head_chunks"),
+    *("evaluate.problems", "evaluate.samples", "evaluate.prompts_per_batch", "mesh.model"),
+    *("model.width", "model.layers", "model.heads", "model.kv_heads", "model.hidden"),
 ]
 NOT_NEGATIVE = [
-    "updates.micro_batch_rows",
-    "optimizer.learning_rate",
-    "optimizer.warmup",
-    "optimizer.weight_decay",
-    "optimizer.clip_norm",
-    "optimizer.estimator_learning_rate",
-    "evaluate.every",
-    "checkpoint.every",
-    "checkpoint.keep",
-    "sampling.top_k",
-    "updates.entropy_bonus",
-    "log.rollout_groups",
+    *("updates.micro_batch_rows", "updates.entropy_bonus", "sampling.top_k", "log.rollout_groups"),
+    *("optimizer.learning_rate", "optimizer.warmup", "optimizer.weight_decay", "optimizer.clip_norm"),
+    *("optimizer.estimator_learning_rate", "evaluate.every", "checkpoint.every", "checkpoint.keep"),
 ]
 
 
@@ -237,13 +214,14 @@ NOT_NEGATIVE = [
         ("optimizer.decay", "exponential", r"choose from \['constant', 'linear', 'cosine'\]"),
         ("model.remat", "all", r"choose from \['none', 'block', 'dots'\]"),
         ("model.dtype", "float16", r"choose from \['float32', 'bfloat16'\]"),
+        ("evaluate.split", "test", r"choose from \['train', 'held_out'\]"),
         ("data.long_prompts", "cut", r"choose from \['refuse', 'drop'\]"),
         ("updates.head_chunks", 3, "must divide completion_length=8"),
         ("model.kv_heads", 3, "must divide model.heads=4"),
         ("model.head_size", 15, "must be even"),
         ("updates.completions_per_row", 3, r"must divide group_size=4: \[1, 2, 4\]"),
         ("updates.minibatches", 4, r"must divide prompts_per_step=6: \[1, 2, 3, 6\]"),
-        ("evaluate.problems", 21, "the held-out split of arithmetic has 20"),
+        ("evaluate.problems", 21, r"the split 'held_out' of arithmetic has 20"),
         ("prompts_per_step", 81, "the train split of arithmetic has 80 problems"),
         ("mesh.data", 2, "must equal the number of devices, 1"),
         ("mesh.model", 2, "must equal the number of devices, 1"),

@@ -24,11 +24,15 @@ def ids(stream, steps):
     return [batch.prompts.prompt_id.tolist() for batch in itertools.islice(stream, steps)]
 
 
+def flat(steps):
+    return list(itertools.chain.from_iterable(steps))
+
+
 def test_every_problem_once_an_epoch():
     steps = ids(stream(), 10)
     assert [len(step) for step in steps] == [4] * 10
-    assert sorted(sum(steps, [])) == list(range(100, 140))
-    assert sum(steps, []) != list(range(100, 140))
+    assert sorted(flat(steps)) == list(range(100, 140))
+    assert flat(steps) != list(range(100, 140))
 
 
 @pytest.mark.parametrize("through_json", [False, True])
@@ -61,13 +65,13 @@ def test_another_seed_is_another_order():
 
 def test_each_epoch_is_shuffled_anew():
     steps = ids(stream(), 20)
-    first, second = sum(steps[:10], []), sum(steps[10:], [])
+    first, second = flat(steps[:10]), flat(steps[10:])
     assert sorted(first) == sorted(second) and first != second
 
 
 def test_an_epoch_that_steps_do_not_divide_loses_nothing():
     steps = ids(stream(problems=10, prompts_per_step=4), 5)  # 20 places: two epochs
-    assert sorted(sum(steps, [])) == sorted([*range(100, 110)] * 2)
+    assert sorted(flat(steps)) == sorted([*range(100, 110)] * 2)
 
 
 def test_more_prompts_than_problems():

@@ -71,6 +71,6 @@ def test_any_cut_gives_the_statistics_of_the_whole(parts):
             values[: len(part)] = part
             metric = cls.of(jnp.asarray(values), jnp.arange(5) < len(part))
             merged = metric if merged is None else merged.merge(metric)
-        everything = np.asarray(sum(parts, []), np.float64)
+        everything = np.asarray([x for part in parts for x in part], np.float64)
         if everything.size:
             assert merged.compute() == pytest.approx(wanted(everything), abs=1e-6)

@@ -63,7 +63,7 @@ def test_calls_are_read_not_run():
         "a",
         {"b": -1, "c": "x", "d": [1, 2], "e": None},
     )
-    with pytest.raises(ValueError, match="x=.*not a literal"):
+    with pytest.raises(ValueError, match=r"x=.*not a literal"):
         parse_call("a(b=__import__('os').getcwd())", "x")
 
 

@@ -203,12 +203,11 @@ def test_members_of_a_group_differ_and_seed_and_step_reproduce_them():
 
 DEVICES = """
 import tiny
-from jax.sharding import PartitionSpec
-from rlvr_jax.sampling import make_sampler
+from test_sampler import LENGTHS, make_sampler, rows_of
 from rlvr_jax.sharding import make_mesh, put_rows, rows_sharding, shardings_for
 
 policy, params = tiny.make()
-prompts = jax.tree.map(lambda x: x[jax.numpy.asarray([0, 1, 2, 2])], tiny.random_prompts(5, [2, 5, 3]))
+prompts = rows_of(tiny.random_prompts(5, LENGTHS), [0, 1, 2, 2])
 sample = make_sampler(policy, group_size=2, completion_length=6, end_ids=(), pad_id=0)
 result = {}
 for data, model in ((4, 1), (2, 2)):
@@ -216,19 +215,14 @@ for data, model in ((4, 1), (2, 2)):
     placed = jax.tree.map(jax.device_put, params, shardings_for(params, mesh))
     run = jax.jit(sample, out_shardings=rows_sharding(mesh, 8))
     rollouts = run(placed, put_rows(jax.device_get(prompts), mesh), jax.random.key(11))
-    result[f"{data}x{model}"] = rollouts.tokens[:, 5:].tolist()
-alone = jax.jit(sample)(params, prompts, jax.random.key(11))
-result["one"] = alone.tokens[:, 5:].tolist()
+    result[f"{data}x{model}"] = rollouts.tokens[:, 7:].tolist()
 """
 
 
 def test_the_same_completions_on_four_devices():
-    result = tiny.on_devices(4, DEVICES)
-    one = result.pop("one")
-    assert len({tuple(row) for row in one}) == 8  # the two equal prompts too
-    assert len(result) == 2
-    for mesh, tokens in result.items():
-        assert tokens == one, mesh
+    one = drawn(rows_of(tiny.random_prompts(5, LENGTHS), [0, 1, 2, 2])).tolist()
+    assert len({tuple(row) for row in one}) == 8  # those of the two equal prompts too
+    assert tiny.on_devices(4, DEVICES) == {"4x1": one, "2x2": one}
 
 
 # --- methods ---
@@ -349,7 +343,7 @@ def test_inverse_of_the_cumulative_sum():
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from([300, 3000]), st.sampled_from([0.01, 0.1, 0.5]))
+@given(st.integers(0, 10**6), st.sampled_from([300, 1500]), st.sampled_from([0.01, 0.1, 0.5]))
 def test_no_uniform_number_draws_an_impossible_entry(seed, size, share):
     # the numbers most likely to fall into a gap of rounding: every partial sum and its neighbours
     rng = np.random.default_rng(seed)
@@ -359,7 +353,7 @@ def test_no_uniform_number_draws_an_impossible_entry(seed, size, share):
     sums = np.concatenate([np.cumsum(p), np.cumsum(p, dtype=np.float64)]).astype(np.float32)
     near = [sums, np.nextafter(sums, np.float32(0)), np.nextafter(sums, np.float32(2)), rng.random(500)]
     u = np.concatenate(near).astype(np.float32)
-    u = np.resize(u[(u >= 0) & (u < 1)], 9500)
+    u = np.resize(rng.permutation(u[(u >= 0) & (u < 1)]), 2000)
     chosen = draw(p, u)
     assert (chosen < size).all()
     assert (p[chosen] > 0).all(), f"{(p[chosen] == 0).sum()} of {len(u)} draws of probability 0"

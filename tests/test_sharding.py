@@ -1,5 +1,7 @@
 """Where arrays live: every parameter has a rule, and an array without one is an error."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,16 +79,8 @@ def test_every_array_of_every_state_has_a_rule(name):
 def test_every_rule_is_used():
     names = [path_name(path) for path, _ in leaves(shapes_of("ha_dw_grpo", tied=False))]
     names += [path_name(path) for path, _ in leaves(shapes_of("lambda_grpo"))]
-    for i in range(len(RULES)):
-        rules, shapes = RULES[i : i + 1], [n for n in names]
-        matched = []
-        for name in shapes:
-            try:
-                spec_for(name, (4, 8, 8), MESH, rules)
-                matched.append(name)
-            except ValueError:
-                pass
-        assert matched, RULES[i]
+    for pattern, _ in RULES:
+        assert any(re.search(pattern, name) for name in names), pattern
 
 
 def test_an_array_without_a_rule_is_an_error():
@@ -133,20 +127,16 @@ policy, params = tiny.make()
 row = (jnp.arange(8)[None].repeat(8, 0), jnp.arange(8)[None].repeat(8, 0), jnp.ones((8, 8), int))
 run = jax.jit(lambda params, *row: policy.logits(params, policy.apply(params, *row)))
 alone = np.asarray(run(params, *row))
-result = {}
-for data, model in ((8, 1), (2, 4)):
-    mesh = make_mesh(data, model)
-    placed = jax.tree.map(jax.device_put, params, shardings_for(params, mesh))
-    found = np.asarray(run(placed, *put_rows(jax.device_get(row), mesh)))
-    kernel = placed["blocks"]["mlp"]["down"]["kernel"]
-    result[f"{data}x{model}"] = [
-        float(np.abs(found - alone).max()), list(kernel.addressable_shards[0].data.shape)
-    ]
+mesh = make_mesh(2, 4)
+placed = jax.tree.map(jax.device_put, params, shardings_for(params, mesh))
+found = np.asarray(run(placed, *put_rows(jax.device_get(row), mesh)))
+kernel = placed["blocks"]["mlp"]["down"]["kernel"]
+result = [float(np.abs(found - alone).max()), list(kernel.addressable_shards[0].data.shape)]
 """
 
 
 def test_a_sharded_policy_computes_the_same():
     # down [2, 24, 16]: model cuts its second axis, data its third
     result = tiny.on_devices(8, EIGHT)
-    assert result["8x1"][1] == [2, 24, 2] and result["2x4"][1] == [2, 6, 8]
-    assert max(value[0] for value in result.values()) < 1e-5
+    difference, shape = result
+    assert difference < 1e-5 and shape == [2, 6, 8]

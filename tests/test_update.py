@@ -74,8 +74,7 @@ def test_loss_is_the_weighted_sum_of_token_losses():
             clipped += surrogate != ratio * advantages[row]
             tokens += 1
             entropies += float(entropy[row, t])
-    metrics = updater(skip_inactive=False)(start(), batch)[1]
-    found = {key: metric.compute() for key, metric in metrics.items()}
+    _, found = whole()
     assert found["loss"] == pytest.approx(loss, abs=1e-6)
     assert found["clip_fraction"] == pytest.approx(clipped / tokens) and clipped > 3
     assert found["entropy"] == pytest.approx(entropies / tokens, rel=1e-5)
@@ -90,9 +89,8 @@ def test_loss_is_the_weighted_sum_of_token_losses():
     [
         {"micro_batch_rows": 8},
         {"micro_batch_rows": 1},
-        {"completions_per_row": 4, "head_chunks": 2},
         {"completions_per_row": 4, "micro_batch_rows": 4},
-        {"completions_per_row": 2, "micro_batch_rows": 4, "skip_inactive": False},
+        {"completions_per_row": 2, "micro_batch_rows": 8, "head_chunks": 2, "skip_inactive": False},
     ],
 )
 def test_how_rows_are_cut_does_not_change_the_update(options):
@@ -104,11 +102,10 @@ def test_how_rows_are_cut_does_not_change_the_update(options):
 
 
 def test_order_of_rows_does_not_change_the_update():
-    rng = np.random.default_rng(0)
     wanted, metrics = whole()
-    options = {"micro_batch_rows": 8}
-    shuffled = jax.tree.map(lambda x, order=rng.permutation(ROWS): x[order], batch_of())
-    found, others = gradient(shuffled, **options)
+    order = np.random.default_rng(0).permutation(ROWS)
+    shuffled = jax.tree.map(lambda x: x[order], batch_of())
+    found, others = gradient(shuffled, micro_batch_rows=8)
     tiny.assert_trees_close(found, wanted, atol=1e-5)
     assert others["loss"] == pytest.approx(metrics["loss"], abs=1e-5)
 
@@ -132,15 +129,15 @@ def test_rows_without_gradient_are_skipped_and_counted():
     assert metrics["rows_skipped"] == 0
 
 
+def quiet_batch():
+    return batch_of().replace(advantages=jnp.zeros(ROWS))
+
+
 def test_nothing_is_skipped_where_quiet_rows_have_a_gradient():
-    quiet = batch_of().replace(
-        advantages=jnp.zeros(ROWS), reference_logprobs=batch_of().old_logprobs, old_logprobs=None
-    )
-    _, metrics = gradient(quiet.replace(reference_logprobs=None), micro_batch_rows=8)
+    _, metrics = gradient(quiet_batch(), micro_batch_rows=8)
     assert metrics["rows_skipped"] == ROWS and metrics["gradient_norm"] == 0 and metrics["loss"] == 0
-    _, metrics = gradient(quiet, slots=(("kl", "k3(beta=0.1)"),), micro_batch_rows=8)
-    assert metrics["rows_skipped"] == 0 and metrics["gradient_norm"] > 1e-3
-    _, metrics = gradient(quiet.replace(reference_logprobs=None), micro_batch_rows=8, entropy_bonus=0.1)
+    penalised = quiet_batch().replace(reference_logprobs=batch_of().old_logprobs)
+    _, metrics = gradient(penalised, slots=(("kl", "k3(beta=0.1)"),), micro_batch_rows=8)
     assert metrics["rows_skipped"] == 0 and metrics["gradient_norm"] > 1e-3
 
 
@@ -162,8 +159,6 @@ def test_gradient_with_entropy_bonus_is_the_slope_of_the_loss():
     # without clipping the loss is smooth: its slope along the gradient is the gradient's norm squared
     options = {"slots": (("clip", "none"),), "entropy_bonus": 0.3}
     found, metrics = gradient(batch_of(), **options)
-    plain, _ = gradient(batch_of(), slots=options["slots"])
-    assert optax.global_norm(jax.tree.map(jnp.subtract, found, plain)["policy"]) > 0.05
     norm = metrics["gradient_norm"]
     step = 0.01 / norm
     loss = []
@@ -173,22 +168,25 @@ def test_gradient_with_entropy_bonus_is_the_slope_of_the_loss():
         loss.append(updater(**options)(state.replace(params=moved), batch_of())[1]["loss"].compute())
     assert (loss[1] - loss[0]) / (2 * step) == pytest.approx(norm**2, rel=5e-3)
 
-
-def test_entropy_bonus_is_taken_off_the_loss():
-    quiet = batch_of().replace(advantages=jnp.zeros(ROWS), behaviour_logprobs=None, reference_logprobs=None)
+    # quiet rows: what is left of the loss is −0.3 times the mean over rows of the mean entropy over tokens
     policy, params = tiny.make(**SIZES)
-    entropy = jax.jit(make_logprobs(policy))(params, quiet.tokens, quiet.prompt_mask, quiet.completion_mask)[1]
-    mask = np.asarray(quiet.completion_mask) & np.asarray(quiet.valid)[:, None]
+    batch = quiet_batch()
+    score = jax.jit(make_logprobs(policy))
+    _, entropy = score(params, batch.tokens, batch.prompt_mask, batch.completion_mask)
+    mask = np.asarray(batch.completion_mask) & np.asarray(batch.valid)[:, None]
     per_row = (np.asarray(entropy) * mask).sum(axis=1) / mask.sum(axis=1).clip(1)
-    _, metrics = gradient(quiet, entropy_bonus=0.1, micro_batch_rows=8)
-    assert metrics["loss"] == pytest.approx(-0.1 * per_row.sum() / (ROWS - 1), abs=1e-6)
+    _, metrics = gradient(batch, **options)
+    assert metrics["loss"] == pytest.approx(-0.3 * per_row.sum() / (ROWS - 1), abs=1e-6)
+    assert metrics["rows_skipped"] == 0 and metrics["gradient_norm"] > 0.01
+
+
+ADAM = make_optimizer(learning_rate=0.1, total_updates=10, clip_norm=0.01)
 
 
 def test_a_batch_without_a_valid_row_changes_only_the_optimisers_count():
-    optimizer = make_optimizer(learning_rate=0.1, total_updates=10, clip_norm=1.0)
-    state = start(optimizer=optimizer)
+    state = start(optimizer=ADAM)
     empty = batch_of().replace(valid=jnp.zeros(ROWS, bool), old_logprobs=jnp.full((ROWS, 4), jnp.nan))
-    new, metrics = updater(optimizer=optimizer, micro_batch_rows=8)(state, empty)
+    new, metrics = updater(optimizer=ADAM)(state, empty)
     for (path, a), b in zip(jax.tree.leaves_with_path(new), jax.tree.leaves(state)):
         counts = "count" in jax.tree_util.keystr(path)
         np.testing.assert_array_equal(a, b + counts, err_msg=jax.tree_util.keystr(path))
@@ -214,16 +212,11 @@ def test_what_stands_in_masked_places_does_not_matter():
 
 
 def test_gradient_is_clipped_to_the_global_norm():
-    # the first moment after one update is (1 − b1) times the clipped gradient
-    norm = whole()[1]["gradient_norm"]
-    first_moment = lambda state: optax.global_norm(
-        [x for path, x in jax.tree.leaves_with_path(state.opt_state) if ".mu" in jax.tree_util.keystr(path)]
-    )
-    for clip_norm, wanted in ((norm / 4, norm / 4), (norm * 2, norm)):
-        optimizer = make_optimizer(learning_rate=1e-3, total_updates=1, clip_norm=clip_norm)
-        new, metrics = updater(optimizer=optimizer)(start(optimizer=optimizer), batch_of())
-        assert float(first_moment(new)) / 0.1 == pytest.approx(wanted, rel=1e-4)
-        assert metrics["gradient_norm"].compute() == pytest.approx(norm, rel=1e-5)  # before clipping
+    # the first moment after one update is (1 − b1) times the clipped gradient, whose norm is 0.01
+    new, metrics = updater(optimizer=ADAM)(start(optimizer=ADAM), batch_of())
+    moments = [x for path, x in jax.tree.leaves_with_path(new.opt_state) if ".mu" in jax.tree_util.keystr(path)]
+    assert float(optax.global_norm(moments)) / 0.1 == pytest.approx(0.01, rel=1e-4)
+    assert metrics["gradient_norm"].compute() == pytest.approx(whole()[1]["gradient_norm"], rel=1e-5)  # before
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import both_values_and_gradients, phase_one, phase_two, random_batch, random_groups
+from runs import phase_one, phase_two, random_batch, random_groups
 
 from rlvr_jax.estimators import SLOTS, make_estimator, registries
 from rlvr_jax.estimators.base import DECLARABLE, NEEDS
@@ -97,7 +97,7 @@ def test_phase_one(slot, text):
     equal(still, moved, 0)
 
 
-NO_JIT = ["informative", "posterior", "history"]
+NO_JIT = ["informative", "posterior"]
 
 
 @pytest.mark.parametrize("slot, text", [option for option in PHASE_ONE if option[1] in NO_JIT])
@@ -183,20 +183,19 @@ def test_phase_two(slot, text):
     assert all((np.asarray(x) == 0).all() for x in jax.tree.leaves(nobody))
 
 
-MORE_WEIGHTS = [("aggregate", text) for text in ("sequence_mean", "balanced", *MORE["aggregate"])]
 WHOLE_ROW = [("ratio", "sequence"), ("ratio", "geometric"), ("correct", "truncated(level='sequence')")]
 
 
-@pytest.mark.parametrize("slot, text", MORE_WEIGHTS + WHOLE_ROW)
+@pytest.mark.parametrize("slot, text", options("aggregate") + WHOLE_ROW)
 def test_padding_changes_nothing(slot, text):
-    """Five more masked columns, full of NaN: without jit, so this also is the run without jit."""
+    """Five more masked columns, full of NaN."""
     est = estimator(slot, text)
     params, (logprobs, batch) = est.init_params(), random_batch(4)
     found = phase_two(est, params, logprobs, batch)
     wider = lambda x: jnp.pad(x, ((0, 0), (0, 5)), constant_values=False if x.dtype == bool else jnp.nan)
     padded = jax.tree.map(lambda x: wider(x) if x.ndim == 2 else x, batch)
     T = logprobs.shape[1]
-    other = both_values_and_gradients(est, params, wider(logprobs), padded)
+    other = phase_two(est, params, wider(logprobs), padded)
     equal(other.loss, found.loss)
     equal(other.gradient[:, :T], found.gradient)
     equal(other.weights[:, :T], found.weights)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import transcription as paper
+import transcription_loss as paper_loss
 from runs import G, P, entry, phase_one, phase_two
 
 from rlvr_jax.estimators import SLOTS, catalogue
@@ -90,12 +91,12 @@ def test_weights_loss_and_gradient(name):
     est, data = entry(name, SLOTS[5:]), random_batch(name)
     A, mask, valid, group = data["advantages"], data["mask"], data["valid"], data["group"]
     L = [int(row.sum()) if ok else 0 for row, ok in zip(mask, valid)]
-    w = np.array(paper.row_weights(name, L, list(valid), list(group), list(A)))
+    w = np.array(paper_loss.row_weights(name, L, list(valid), list(group), list(A)))
     args = (data["new"], data["old"], mask, valid, group, A, w)
     found = phase_two(est, est.init_params(), jnp.asarray(data["new"], jnp.float32), to_batch(data))
     np.testing.assert_allclose(found.weights, w[:, None] * (mask & valid[:, None]), rtol=1e-5, atol=1e-8)
-    np.testing.assert_allclose(found.loss, paper.total_loss(name, *args), rtol=3e-5, atol=3e-6)
-    np.testing.assert_allclose(found.gradient, paper.gradient(name, *args), rtol=2e-4, atol=2e-6)
+    np.testing.assert_allclose(found.loss, paper_loss.total_loss(name, *args), rtol=3e-5, atol=3e-6)
+    np.testing.assert_allclose(found.gradient, paper_loss.gradient(name, *args), rtol=2e-4, atol=2e-6)
 
 
 def test_lambda_moves_weights_and_has_the_gradient_of_its_formula():
@@ -105,8 +106,8 @@ def test_lambda_moves_weights_and_has_the_gradient_of_its_formula():
     L = [int(row.sum()) if ok else 0 for row, ok in zip(mask, valid)]
 
     def expected(lam):
-        w = paper.lambda_weights(L, list(valid), list(group), A, lam)
-        return w, paper.total_loss("lambda_grpo", data["new"], data["old"], mask, valid, group, A, w)
+        w = paper_loss.lambda_weights(L, list(valid), list(group), A, lam)
+        return w, paper_loss.total_loss("lambda_grpo", data["new"], data["old"], mask, valid, group, A, w)
 
     params = {"aggregate": {"lambda": jnp.float32(0.7)}}
     batch, logprobs = to_batch(data), jnp.asarray(data["new"], jnp.float32)

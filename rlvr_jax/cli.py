@@ -53,7 +53,8 @@ def parser() -> argparse.ArgumentParser:
     sample.add_argument("--samples", type=int, default=4, help="completions per prompt")
     sample.add_argument("--greedy", action="store_true", help="the likeliest completion instead of samples")
 
-    show = add("estimators", "The catalogue of estimators, or one of them with its equation and source.", ESTIMATORS_HELP)
+    text = "The catalogue of estimators, or one of them with its equation and source."
+    show = add("estimators", text, ESTIMATORS_HELP)
     show.add_argument("name", nargs="?", metavar="NAME")
     show.add_argument("--markdown", action="store_true", help="the catalogue as the README's table")
     return top
@@ -62,14 +63,15 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; an error of the user's is one line on stderr and exit status 2."""
     options, rest = parser().parse_known_args(arguments)
+    run = {"train": _train, "eval": _eval, "sample": _sample, "estimators": _estimators}[options.command]
     try:
-        overrides = [_override(item) for item in rest]
-        return {"train": _train, "eval": _eval, "sample": _sample, "estimators": _estimators}[options.command](options, overrides)
+        return run(options, [_override(item) for item in rest])
     except (ValueError, FileNotFoundError) as error:
-        if "--traceback" in rest:
-            raise
         print(f"rlvr {options.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"rlvr {options.command}: interrupted; a run goes on from its newest checkpoint", file=sys.stderr)
+        return 130
 
 
 def _override(item: str) -> str:
@@ -205,7 +207,8 @@ def _estimators(options, overrides) -> int:
     if overrides:
         raise ValueError("`rlvr estimators` takes no config keys")
     if options.name and options.name not in catalogue:
-        raise ValueError(f"NAME={options.name!r}: unknown{nearest(options.name, catalogue)} Choose from {sorted(catalogue)}")
+        hint = nearest(options.name, catalogue)
+        raise ValueError(f"NAME={options.name!r}: unknown{hint} Choose from {sorted(catalogue)}")
     page = describe(options.name) if options.name else catalogue_table() if options.markdown else catalogue_text()
     Console(highlight=False, markup=False).print(page, soft_wrap=options.markdown)
     return 0

@@ -22,7 +22,14 @@ from rlvr_jax.train import train
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE / "golden" / "tiny.json"
-KEYS = ("rollout/reward", "rollout/length", "rollout/truncated", "update/gradient_norm", "update/entropy", "update/loss")
+KEYS = (
+    "rollout/reward",
+    "rollout/length",
+    "rollout/truncated",
+    "update/gradient_norm",
+    "update/entropy",
+    "update/loss",
+)
 CLOSE = 3  # steps
 
 

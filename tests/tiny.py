@@ -35,12 +35,17 @@ def architecture(**changes) -> Architecture:
 
 @functools.cache
 def make(**changes) -> tuple[Policy, dict]:
-    """(policy, parameters), equal for equal sizes however they are run; no norm scale is 1."""
+    """(policy, parameters), equal for equal sizes however they are run; no norm scale is 1. Nothing is compiled."""
     policy = make_policy(architecture(**changes))
-    leaves, structure = jax.tree.flatten(policy.init(jax.random.key(1)))
     rng = np.random.default_rng(2)
-    leaves = [leaf + 0.2 * rng.standard_normal(leaf.shape).astype(np.float32) for leaf in leaves]
-    return policy, jax.tree.unflatten(structure, leaves)
+
+    def fill(path, leaf):
+        noise = rng.standard_normal(leaf.shape).astype(np.float32)
+        if path[-1].key == "scale":
+            return jnp.asarray(1 + 0.2 * noise)
+        return jnp.asarray(noise * leaf.shape[-1 if path[-1].key == "embedding" else -2] ** -0.5)
+
+    return policy, jax.tree_util.tree_map_with_path(fill, jax.eval_shape(policy.init, jax.random.key(1)))
 
 
 def random_prompts(seed, lengths, width=None, vocabulary=13, pad_id=0) -> Prompts:

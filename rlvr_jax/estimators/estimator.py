@@ -73,14 +73,12 @@ class Estimator:
         return {"aggregate": params} if params else {}
 
     def advantages(self, groups: Groups, memory: PyTree) -> tuple[Array, PyTree, dict]:
-        """advantages_PG (f32, 0 at rows that do not count), the moved memory, metrics. Once per rollout
-        batch."""
+        """(advantages_PG: f32, 0 at rows that do not count; the moved memory; metrics), once per rollout batch."""
         _, advantages_PG, memory, metrics = self.estimate(groups, memory)
         return advantages_PG, memory, metrics
 
     def estimate(self, groups: Groups, memory: PyTree) -> tuple[Groups, Array, PyTree, dict]:
-        """As `advantages`, with the groups as they then are: rewards shaped, rows dropped by `select`
-        invalid."""
+        """As `advantages`, after the groups as they then are: rewards shaped, rows that `select` drops invalid."""
         return advantage.estimate(self.parts, groups, memory)
 
     def token_weights(self, params: PyTree, batch: Batch) -> Array:
@@ -96,8 +94,7 @@ class Estimator:
         return loss.loss(self.parts, params, logprobs_BT, batch)
 
     def with_parts(self, **parts) -> Estimator:
-        """Slots replaced by parts built directly, whose arguments may be traced:
-        `with_parts(clip=ppo(low=x))`.
+        """Slots replaced by parts built directly, whose arguments may be traced: `with_parts(clip=ppo(low=x))`.
 
         Such an estimator equals no other, so it belongs inside a traced function, not in its static
         arguments.

@@ -151,7 +151,8 @@ def _update(run: Run):
         figure,
         "Loss, gradient norm, entropy",
         "With one update a batch every ratio is 1, and advantages that sum to 0 in a group make the loss about 0 "
-        "whatever is learnt. Gradient norm before clipping; entropy of the policy, mean over the tokens the update computed.",
+        "whatever is learnt. Gradient norm before clipping; entropy of the policy, mean over the tokens the update "
+        "computed.",
     )
 
 

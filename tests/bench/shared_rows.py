@@ -1,9 +1,9 @@
-"""How much faster a prompt and its completions are in one row than in padded rows: one optimiser update of both, A B A B.
+"""How much faster a prompt and its completions are in one row than in padded rows: an update of each, A B A B.
 
     make bench
 
-The work is that of `make demo`: SmolLM2-135M's sizes (random weights; the time does not depend on them), 8 prompts of 51
-tokens × 8 completions of 12, AdamW, float32. The gradients of both are compared as well: a faster wrong answer is none.
+The work is that of `make demo`: SmolLM2-135M's sizes (random weights; the time does not depend on them), 8 prompts of
+51 tokens × 8 completions of 12, AdamW, float32. The gradients of both are compared as well: a faster wrong answer is none.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def main() -> int:
     print(f"{environment()['processor']}, {environment()['cores']} cores, commit {environment()['commit']}")
     print(f"{platform.system()}, jax {jax.__version__}, {time.strftime('%Y-%m-%d')}")
     for name, times in seconds.items():
-        print(f"{name}: {min(times):.2f} / {statistics.median(times):.2f} / {max(times):.2f} s an update (min/median/max)")
+        print(
+            f"{name}: {min(times):.2f} / {statistics.median(times):.2f} / {max(times):.2f} s an update (min/median/max)"
+        )
     print(f"padded / shared: {min(ratio):.2f} / {statistics.median(ratio):.2f} / {max(ratio):.2f} (min/median/max)")
     print(f"gradient norms: shared {norms['shared']:.6f}, padded {norms['padded']:.6f}")
     return 0 if abs(norms["shared"] / norms["padded"] - 1) < 1e-4 else 1

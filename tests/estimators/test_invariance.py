@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from jax.sharding import NamedSharding, PartitionSpec
-from runs import P, compiled, entry, phase_one, phase_two, random_batch, random_groups, to_shape
+from runs import P, compiled, entry, phase_one, phase_two, random_batch, to_shape
+from tiny import on_devices
 
 from rlvr_jax.estimators import SLOTS, catalogue, make_estimator
 from rlvr_jax.types import Groups
@@ -54,40 +54,40 @@ def test_micro_batches_do_not_change_the_gradient(name):
             np.testing.assert_allclose(ours, theirs, rtol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["lambda_grpo", "gspo"])
-def test_eight_devices_do_not_change_the_gradient(name):
-    if jax.device_count() < 8:
-        pytest.skip("needs 8 devices: XLA_FLAGS=--xla_force_host_platform_device_count=8")
+ON_EIGHT_DEVICES = """
+import sys
+sys.path.insert(0, "tests/estimators")
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from runs import SLOTS, entry, phase_one, phase_two, random_batch, random_groups
+
+mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+on_rows = lambda x: jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
+everywhere = lambda x: jax.device_put(x, NamedSharding(mesh, PartitionSpec()))
+largest = lambda ours, theirs: max(
+    float(np.abs(np.asarray(x) - np.asarray(y)).max())
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
+)
+result = {}
+logprobs, batch = random_batch(9, P=4, G=4)
+for name in ("lambda_grpo", "balanced", "gspo"):
     est = entry(name, SLOTS[5:])
-    logprobs, batch = random_batch(9, P=4, G=4)
     params = est.init_params()
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    rows = NamedSharding(mesh, PartitionSpec("data"))
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    sharded = phase_two(
-        est, jax.device_put(params, everywhere), jax.device_put(logprobs, rows), jax.device_put(batch, rows)
-    )
-    alone = phase_two(est, params, logprobs, batch)
+    sharded = phase_two(est, everywhere(params), on_rows(logprobs), on_rows(batch))
     assert len(sharded.gradient.sharding.device_set) == 8
-    for ours, theirs in zip(jax.tree.leaves(sharded), jax.tree.leaves(alone), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
+    result[name] = largest(sharded, phase_two(est, params, logprobs, batch))
+est, groups = entry("ha_dw_grpo", SLOTS[:5]), random_groups(1, P=8)
+memory = est.init_memory(8)
+sharded = phase_one(est, on_rows(groups), everywhere(memory))
+result["ha_dw_grpo"] = largest(sharded[1:], phase_one(est, groups, memory)[1:])
+"""
 
 
-def test_eight_devices_do_not_change_the_advantages():
-    if jax.device_count() < 8:
-        pytest.skip("needs 8 devices: XLA_FLAGS=--xla_force_host_platform_device_count=8")
-    est = entry("ha_dw_grpo", SLOTS[:5])
-    groups = random_groups(1, P=8)
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    memory = est.init_memory(8)
-    sharded = phase_one(
-        est,
-        jax.device_put(groups, NamedSharding(mesh, PartitionSpec("data"))),
-        jax.device_put(memory, NamedSharding(mesh, PartitionSpec())),
-    )
-    alone = phase_one(est, groups, memory)
-    for ours, theirs in zip(jax.tree.leaves(sharded[1:3]), jax.tree.leaves(alone[1:3]), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
+def test_eight_devices_change_nothing():
+    """Rows (and prompts) over eight CPU devices: weights, losses, gradients, advantages and memory are the same."""
+    found = on_devices(8, ON_EIGHT_DEVICES)
+    assert set(found) == {"lambda_grpo", "balanced", "gspo", "ha_dw_grpo"}
+    assert max(found.values()) < 2e-6, found
 
 
 # ---- Hypothesis, over fixed shapes so that nothing compiles twice

@@ -56,7 +56,7 @@ def numbers(share, chunks=1, temperature=0.7):
     return logprobs, entropy, gradient
 
 
-@pytest.mark.parametrize(("share", "chunks"), [(2, 1), (4, 1), (1, 2), (4, 4)])
+@pytest.mark.parametrize(("share", "chunks"), [(2, 1), (4, 1), (4, 4)])
 def test_packing_and_chunks_change_nothing(share, chunks):
     for found, wanted in zip(numbers(share, chunks), numbers(1)):
         tiny.assert_trees_close(found, wanted, atol=1e-5)

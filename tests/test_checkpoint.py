@@ -93,7 +93,7 @@ def test_only_the_policy(saved):
 )
 def test_another_architecture_is_refused(saved, sizes, name, there, here):
     workdir, _ = saved
-    other = abstract(jax.eval_shape(lambda: state_of(**sizes)))
+    other = abstract(state_of(**sizes))
     message = rf"{workdir}.*policy/{name} is {there}.* there, and {here}.* here"
     with Checkpoints(workdir) as checkpoints:
         with pytest.raises(ValueError, match=message):

@@ -3,6 +3,7 @@ without the others."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import orbax.checkpoint as ocp
 
 from rlvr_jax.types import PyTree, TrainState
 
+_WRITTEN_LAST = "_CHECKPOINT_METADATA"
+
 
 class Checkpoints:
     """The checkpoints of one run, under `workdir/checkpoints`.
@@ -18,17 +21,30 @@ class Checkpoints:
     `save` is asynchronous; `close` waits. An interrupted save leaves no checkpoint behind that `latest` would name.
     """
 
-    def __init__(self, workdir: str | Path, keep: int = 1):
+    def __init__(self, workdir: str | Path, keep: int = 1, create: bool = True):
+        """`keep`: how many to retain, 0 for all. `create=False`: to read a run, in which nothing is made or removed."""
         self.directory = Path(workdir).resolve() / "checkpoints"
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep or None, create=True)
+        if create:
+            self._remove_incomplete()
+        elif not self.directory.is_dir():
+            raise FileNotFoundError(f"workdir={workdir}: no checkpoint yet")
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep or None, create=create, read_only=not create)
         self._manager = ocp.CheckpointManager(self.directory, options=options)
+
+    def _remove_incomplete(self) -> None:
+        """A directory without the metadata that Orbax writes last is what a kill in the middle of a save left; it would
+        be in the way of the next save of its step."""
+        for path in self.directory.glob("*"):
+            if path.is_dir() and path.name.isdigit() and not (path / _WRITTEN_LAST).exists():
+                shutil.rmtree(path)
 
     def latest(self) -> int | None:
         """The newest complete step, None if there is none."""
-        return self._manager.latest_step()
+        return max(self.steps(), default=None)
 
     def steps(self) -> list[int]:
-        return sorted(self._manager.all_steps())
+        """The complete steps, in order."""
+        return sorted(s for s in self._manager.all_steps() if (self.directory / str(s) / _WRITTEN_LAST).exists())
 
     def save(self, step: int, state: TrainState, data_state: Any, config: dict) -> None:
         """Starts writing the state after `step` rollout batches.
@@ -54,7 +70,7 @@ class Checkpoints:
           ValueError: an array has another shape or dtype, is missing or is left over; names path and both sides.
         """
         step = self.latest() if step is None else step
-        if step is None or step not in self._manager.all_steps():
+        if step not in self.steps():
             raise FileNotFoundError(f"no checkpoint of step {step} in {self.directory}; steps there: {self.steps()}")
         restored = self._restore_checked(abstract, step)
         return restored["state"], restored["data"], restored["config"]
@@ -62,7 +78,7 @@ class Checkpoints:
     def restore_policy(self, abstract: PyTree, step: int | None = None) -> tuple[PyTree, int]:
         """Only the policy's parameters, for evaluation and sampling; and the step they are of."""
         step = self.latest() if step is None else step
-        if step is None or step not in self._manager.all_steps():
+        if step not in self.steps():
             raise FileNotFoundError(f"no checkpoint of step {step} in {self.directory}; steps there: {self.steps()}")
         target = {"params": {"policy": abstract}}
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:

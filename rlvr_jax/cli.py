@@ -105,7 +105,7 @@ def _show_run(workdir: str, quiet: bool) -> None:
 
 
 def _open(options, overrides):
-    """(config, parts, params, what it is) of a run's checkpoint, or of the untrained model of a config."""
+    """(config, parts, params, step) of a run's checkpoint, or of the untrained model of a config."""
     import jax
 
     from rlvr_jax.checkpoint import Checkpoints
@@ -129,11 +129,15 @@ def _open(options, overrides):
             set_key(config, key, value)
     parts = make_parts(config, check(config, jax.device_count()))
     if options.config:
-        return config, parts, parts.init_policy(), f"untrained model of {options.config}"
-    with Checkpoints(options.workdir, keep=0) as checkpoints:
+        return config, parts, parts.init_policy(), 0
+    with Checkpoints(options.workdir, keep=0, create=False) as checkpoints:
         wanted = abstract_state(parts).params["policy"]
         params, step = checkpoints.restore_policy(wanted, options.checkpoint)
-    return config, parts, params, f"{options.workdir}, checkpoint of step {step}"
+    return config, parts, params, step
+
+
+def _what(options, step: int) -> str:
+    return f"untrained model of {options.config}" if options.config else f"{options.workdir}, checkpoint of step {step}"
 
 
 def _eval(options, overrides) -> int:
@@ -145,13 +149,13 @@ def _eval(options, overrides) -> int:
     from rlvr_jax.rng import key_for
     from rlvr_jax.run import make_evaluation
 
-    config, parts, params, what = _open(options, overrides)
+    config, parts, params, step = _open(options, overrides)
     evaluate, dropped = make_evaluation(config, parts)
     console = Console()
-    console.print(f"{what}; {config.task}", highlight=False, soft_wrap=True)
+    console.print(f"{_what(options, step)}; {config.task}", highlight=False, soft_wrap=True)
     if dropped:
         console.print(f"{dropped} prompts longer than {config.sampling.prompt_length} tokens left out")
-    evaluation = evaluate(params, options.checkpoint or 0, key_for(options.seed, 0, "evaluate"))
+    evaluation = evaluate(params, step, key_for(options.seed, 0, "evaluate"))
     console.print(before_after_table([evaluation.record]))
     if options.output:
         outcomes = {mode: values.tolist() for mode, values in evaluation.outcomes.items()}
@@ -169,7 +173,7 @@ def _sample(options, overrides) -> int:
     from rlvr_jax.sampling import SamplingMethod, make_sampler
     from rlvr_jax.sharding import put_rows
 
-    config, parts, params, what = _open(options, overrides)
+    config, parts, params, step = _open(options, overrides)
     batch = _prompts_to_sample(options, config, parts)
     group = 1 if options.greedy else options.samples
     sampler = make_sampler(
@@ -185,7 +189,7 @@ def _sample(options, overrides) -> int:
     own = options.prompt is not None
     verdicts = None if own else verify(parts.task, parts.tokenizer, rollouts, [p.answer for p in batch.problems])
     console = Console(highlight=False)
-    console.print(Text(what))
+    console.print(Text(_what(options, step)))
     for row in range(len(batch.problems) * group):
         if row % group == 0:
             console.print(Text(f"\n{batch.problems[row // group].prompt}", style="bold"))

@@ -9,6 +9,10 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
+import inspect
+import math
+import re
+import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,12 +134,15 @@ def set_key(config: ConfigDict, key: str, text: Any) -> None:
       ValueError: no such key, or a value of another type; names key, value and type.
     """
     flat = flatten(config)
+    if any(name.startswith(f"{key}.") for name in flat):
+        inside = [name for name in flat if name.startswith(f"{key}.")]
+        raise ValueError(f"config.{key}={text!r}: is a section; its keys: {inside}")
     if key not in flat:
         raise unknown_key(key, flat)
     kind = type(flat[key])
     try:
         value = _read(text, kind)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         raise ValueError(f"config.{key}={text!r}: expected {kind.__name__}, such as {flat[key]!r}") from None
     *sections, last = key.split(".")
     for section in sections:
@@ -170,16 +177,32 @@ def load_config(text: str, overrides: Sequence[str] = ()) -> ConfigDict:
     spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):
         raise ValueError(f"--config={text}: {path} defines no get_config(name)")
+    takes_name = bool(inspect.signature(module.get_config).parameters)
+    if argument and not takes_name:
+        raise ValueError(f"--config={text}: get_config() of {path} takes no name; leave {':' + argument!r} out")
     try:
         config = module.get_config(argument) if argument else module.get_config()
-    except (KeyError, AttributeError) as error:  # ConfigDict's own complaint about a key that is not there
-        raise ValueError(f"--config={text}: {error}".replace("\n", " ")) from None
+    except (KeyError, AttributeError, TypeError) as error:
+        raise _config_file_error(text, error) from None
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
             raise ValueError(f"--config.{override}: expected --config.{key}=VALUE")
         set_key(config, key, value)
     return config.lock()
+
+
+def _config_file_error(text: str, error: Exception) -> ValueError:
+    """ConfigDict's complaint about a key or a type, in one line that names the nearest key."""
+    frame = traceback.extract_tb(error.__traceback__)
+    inside = [f"line {f.lineno}: {f.line}" for f in frame if f.filename == text.partition(":")[0]]
+    where = f"--config={text}{', ' + inside[-1] if inside else ''}"
+    quoted = re.search(r"[\"'](\w+)[\"']", str(error))
+    if isinstance(error, TypeError) or not quoted:
+        return ValueError(f"{where}: {str(error).splitlines()[0]}")
+    section = re.search(r"config\.([\w.]+)\.\w+ *=", inside[-1]) if inside else None
+    key = f"{section.group(1)}.{quoted.group(1)}" if section else quoted.group(1)
+    return ValueError(f"{where}: {unknown_key(key, flatten(defaults()))}")
 
 
 def estimator_of(config: ConfigDict) -> Estimator:
@@ -226,10 +249,14 @@ def _require(condition: bool, flat: dict, key: str, constraint: str) -> None:
 
 
 def _check_ranges(flat: dict) -> None:
+    for key, value in flat.items():
+        _require(not isinstance(value, float) or math.isfinite(value), flat, key, "must be finite")
+    _require(flat["model.rope_theta"] > 0, flat, "model.rope_theta", "must be above 0")
     positive = (
         "steps prompts_per_step group_size sampling.prompt_length sampling.completion_length updates.epochs "
         "updates.minibatches updates.completions_per_row updates.head_chunks evaluate.problems evaluate.samples "
-        "evaluate.prompts_per_batch mesh.model model.width model.layers model.heads model.kv_heads model.hidden"
+        "evaluate.prompts_per_batch mesh.model model.width model.layers model.heads model.kv_heads model.head_size "
+        "model.hidden"
     )
     for key in positive.split():
         _require(flat[key] >= 1, flat, key, "must be at least 1")

@@ -35,9 +35,11 @@ def parse_call(text: str, what: str) -> tuple[str, dict]:
         raise ValueError(wrong)
     keywords = {}
     for keyword in node.keywords:
+        if keyword.arg is None:
+            raise ValueError(f"{wrong}; ** is not understood")
         try:
             keywords[keyword.arg] = ast.literal_eval(keyword.value)
-        except ValueError:
+        except (ValueError, TypeError):
             raise ValueError(f"{wrong}; the value of {keyword.arg!r} is not a literal") from None
     return node.func.id, keywords
 

@@ -30,7 +30,7 @@ def make_mesh(data: int = -1, model: int = 1, devices: Sequence | None = None) -
     """
     devices = jax.devices() if devices is None else list(devices)
     count = len(devices)
-    data = count // model if data == -1 else data
+    data = count // model if data == -1 and model > 0 else data
     if model < 1 or data < 1 or data * model != count:
         raise ValueError(f"mesh.data={data} × mesh.model={model} must equal the number of devices, {count}")
     return jax.make_mesh((data, model), ("data", "model"), (AxisType.Auto,) * 2, devices=devices)

@@ -108,6 +108,8 @@ class ByteTokenizer(Tokenizer):
     """
 
     def __init__(self, alphabet: str | None = None):
+        if not isinstance(alphabet, str | None):
+            raise ValueError(f"tokenizer=bytes: alphabet={alphabet!r}; expected text, such as '0123456789'")
         symbols = bytes(range(256)) if alphabet is None else alphabet.encode("utf-8")
         if not symbols or len(set(symbols)) != len(symbols):
             raise ValueError(f"tokenizer=bytes: alphabet={alphabet!r}; give at least one byte, and each once")

@@ -22,8 +22,9 @@ def open_workdir(workdir: str | Path, config: ConfigDict) -> Path:
       ValueError: it holds a run of another config (the keys that differ are named), or something else.
     """
     workdir = Path(workdir)
-    if workdir.exists() and not workdir.is_dir():
-        raise ValueError(f"workdir={workdir}: is a file, not a directory")
+    for part in (workdir, *workdir.parents):
+        if part.exists() and not part.is_dir():
+            raise ValueError(f"workdir={workdir}: {part} is a file, not a directory")
     saved = read_config(workdir)
     if saved is None:
         if workdir.is_dir() and any(workdir.iterdir()):
@@ -49,6 +50,8 @@ def read_config(workdir: str | Path) -> dict | None:
         saved = json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: not a config ({error}); name another workdir") from None
+    if not isinstance(saved, dict):
+        raise ValueError(f"{path}: not a config (not a JSON object); name another workdir")
     saved.pop("environment", None)
     return saved
 

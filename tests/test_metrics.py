@@ -204,10 +204,10 @@ def test_held_out_results_follow_their_step_at_once(tmp_path):
     out = io.StringIO()
     with MetricsWriter(tmp_path, 2, console=Console(file=out, width=80)) as writer:
         writer.write(0, {"eval/greedy_pass@1": 0.5, "eval/greedy_length": 6.0})
-        assert out.getvalue().split() == ["0", "held-out", "greedy", "pass@1", "0.500"]
+        assert out.getvalue().split() == ["0", "evaluated", "greedy", "pass@1", "0.500"]
         writer.write(0, a_step(0))
         writer.write(0, {"eval/sampled_pass@1": 0.25})
-        assert out.getvalue().splitlines()[-1].split() == ["0", "held-out", "sampled", "pass@1", "0.250"]
+        assert out.getvalue().splitlines()[-1].split() == ["0", "evaluated", "sampled", "pass@1", "0.250"]
     assert len(out.getvalue().splitlines()) == 5  # the step's line is shown once
 
 

@@ -153,12 +153,18 @@ def to_rows(values_PG: Array, group_B: Array) -> Array:
 
 def require_between(part: str, keyword: str, value, low: float, high: float = float("inf"), above: bool = False):
     """Refuses a plain number outside [low, high], or outside (low, high] when `above`; traced arrays pass."""
-    if isinstance(value, str):
+    if not (isinstance(value, (int, float)) or hasattr(value, "dtype")):
         raise ValueError(f"{part}: {keyword}={value!r} must be a number")
     if isinstance(value, (int, float)) and not (low <= value <= high and (value > low or not above)):
         least = f"above {low}" if above else f"at least {low}"
         most = "" if high == float("inf") else f" and at most {high}"
         raise ValueError(f"{part}: {keyword}={value!r} must be {least}{most}")
+
+
+def require_whole(part: str, keyword: str, value, low: int):
+    """Refuses what is not a whole number of at least `low`: it sizes an array, so it cannot be traced."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ValueError(f"{part}: {keyword}={value!r} must be a whole number of at least {low}")
 
 
 def require_choice(part: str, keyword: str, value: str, choices: Iterable[str]):

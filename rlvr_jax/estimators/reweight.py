@@ -17,6 +17,7 @@ from rlvr_jax.estimators.base import (
     per_batch,
     require_between,
     require_choice,
+    require_whole,
 )
 from rlvr_jax.masked import masked_mean, masked_std, safe_divide
 from rlvr_jax.registry import Registry
@@ -82,7 +83,7 @@ def history(variant="anchor", strength=1.3, eta=0.1, window=10) -> AdvantageTran
     require_choice("reweight=history", "variant", variant, ("anchor", "window"))
     require_between("reweight=history", "strength", strength, 0)
     require_between("reweight=history", "eta", eta, 0)
-    require_between("reweight=history", "window", window, 1)
+    require_whole("reweight=history", "window", window, 1)
     step = _anchor_step if variant == "anchor" else _window_step
 
     def init(num_prompts):
@@ -137,8 +138,8 @@ def pass_rate_curve(bins=8, window=10) -> AdvantageTransform:
     those get 0.
     Reference: CurveRL 2026, arXiv:2605.24331, and the authors' code.
     """
-    require_between("reweight=pass_rate_curve", "bins", bins, 1)
-    require_between("reweight=pass_rate_curve", "window", window, 1)
+    require_whole("reweight=pass_rate_curve", "bins", bins, 1)
+    require_whole("reweight=pass_rate_curve", "window", window, 1)
 
     def init(num_prompts):
         return {"counts": jnp.zeros((window, bins + 1), jnp.float32)}

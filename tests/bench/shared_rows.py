@@ -2,8 +2,8 @@
 
     make bench
 
-The work is that of `make demo`: SmolLM2-135M's sizes (random weights; the time does not depend on them), 8 prompts of
-51 tokens × 8 completions of 12, AdamW, float32. The gradients of both are compared as well: a faster wrong answer is none.
+The work is that of `make demo`: SmolLM2-135M's sizes (random weights, on which the time does not depend), 8 prompts of
+51 tokens × 8 completions of 12, AdamW, float32. The gradients of both are compared too.
 """
 
 from __future__ import annotations

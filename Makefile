@@ -44,7 +44,7 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: $(VENV)/.installed lint
+test: $(VENV)/.model lint
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/.model lint

@@ -25,6 +25,12 @@ def test_the_table_of_the_catalogue_is_the_codes():
     assert shown == catalogue_table().strip(), "write catalogue_table() between the catalogue marks of README.md"
 
 
+def test_the_result_is_the_measured_one():
+    shown = (ROOT / "README.md").read_text().split("<!-- result -->")[1].strip()
+    assert shown.count("|") > 20
+    assert shown in (ROOT / "experiments" / "results" / "demo.md").read_text()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_exists(page, monkeypatch):
     monkeypatch.chdir(ROOT)

@@ -22,6 +22,7 @@ def get_config(estimator: str = "grpo"):
     config.updates.micro_batch_rows = 16
     config.optimizer.learning_rate = 1e-5
     config.optimizer.warmup = 3
+    config.evaluate.every = 20
     config.evaluate.problems = 200
     config.evaluate.samples = 4
     config.evaluate.prompts_per_batch = 50

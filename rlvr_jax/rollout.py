@@ -62,6 +62,7 @@ def to_batch(rollouts: Rollouts, groups: Groups, advantages, old=None, reference
         tokens=rollouts.tokens,
         prompt_mask=rollouts.prompt_mask,
         completion_mask=rollouts.completion_mask,
+        attend_mask=rollouts.attend_mask,
         advantages=advantages.reshape(rows, *advantages.shape[2:]),
         group=jax.numpy.asarray(group),
         valid=groups.valid.reshape(rows),

@@ -120,12 +120,14 @@ class Batch:
     valid: Array = None  # bool[B], false: no loss, and in no denominator; default: all true
     tokens: Array | None = None  # i32[B, S], as in Rollouts; not needed by the estimator
     prompt_mask: Array | None = None  # bool[B, N], as in Rollouts; not needed by the estimator
+    attend_mask: Array = None  # bool[B, T], as in Rollouts; default: completion_mask
 
     def __post_init__(self):
         if not _is_array(self.completion_mask):
             return
         rows = self.completion_mask.shape[0]
         _default(self, "behaviour_logprobs", lambda: self.old_logprobs)
+        _default(self, "attend_mask", lambda: self.completion_mask)
         _default(self, "group", lambda: jnp.arange(rows, dtype=jnp.int32))
         _default(self, "valid", lambda: jnp.ones((rows,), bool))
 

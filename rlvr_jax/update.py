@@ -50,7 +50,7 @@ def make_update(
     always_active = not skip_inactive or entropy_bonus != 0 or "reference" in estimator.needs
 
     def objective(policy_params: PyTree, batch: Batch, weights: Array):
-        logprobs, entropy = score(policy_params, batch.tokens, batch.prompt_mask, batch.completion_mask)
+        logprobs, entropy = score(policy_params, batch.tokens, batch.prompt_mask, batch.attend_mask)
         losses, metrics = estimator.token_losses(logprobs, batch)
         mask = batch.completion_mask & batch.valid[:, None]
         entropy = jnp.where(mask, entropy, 0.0)

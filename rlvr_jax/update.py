@@ -47,7 +47,6 @@ def make_update(
     score = make_logprobs(
         policy, completions_per_row=completions_per_row, temperature=temperature, head_chunks=head_chunks
     )
-    always_active = not skip_inactive or entropy_bonus != 0 or "reference" in estimator.needs
 
     def objective(policy_params: PyTree, batch: Batch, weights: Array):
         logprobs, entropy = score(policy_params, batch.tokens, batch.prompt_mask, batch.attend_mask)
@@ -58,40 +57,12 @@ def make_update(
         metrics = {**metrics, "entropy": Mean.of(jax.lax.stop_gradient(entropy), mask)}
         return (weights * losses).sum(), (losses, metrics)
 
-    differentiate = jax.value_and_grad(objective, has_aux=True)
-
-    def accumulate(policy_params: PyTree, batch: Batch, weights: Array):
-        """(loss, token losses [B, T], gradient, metrics, rows skipped) of all rows, micro-batch by micro-batch."""
-        rows, size = weights.shape[0], micro_batch_rows or weights.shape[0]
-        active = (_row_max(weights) > 0) & (_row_max(jnp.abs(batch.advantages)) > 0)
-        active = jnp.ones_like(active) if always_active else active
-        order = _active_first(active, completions_per_row)
-        in_order = jax.tree.map(lambda x: x[order], (batch, weights, active))
-        pieces = jax.tree.map(lambda x: x.reshape(rows // size, size, *x.shape[1:]), in_order)
-        zero = jax.tree.map(jnp.zeros_like, policy_params)
-        shapes = jax.eval_shape(differentiate, policy_params, *jax.tree.map(lambda x: x[0], pieces[:2]))
-        (_, (_, metric_shapes)), _ = shapes
-
-        def compute(gradient, batch, weights):
-            (loss, (losses, metrics)), more = differentiate(policy_params, batch, weights)
-            return jax.tree.map(jnp.add, gradient, more), loss, losses, metrics
-
-        def skip(gradient, batch, weights):
-            return gradient, jnp.zeros(()), jnp.zeros_like(weights), neutral(metric_shapes)
-
-        def one(gradient, piece):
-            batch, weights, active = piece
-            runs = active.any()
-            gradient, loss, losses, metrics = (
-                compute(gradient, batch, weights)
-                if always_active
-                else jax.lax.cond(runs, compute, skip, gradient, batch, weights)
-            )
-            return gradient, (loss, losses, metrics, jnp.where(runs, 0.0, float(size)))
-
-        gradient, (loss, losses, metrics, skipped) = jax.lax.scan(one, zero, pieces)
-        losses = losses.reshape(weights.shape)[jnp.argsort(order)]
-        return loss.sum(), losses, gradient, reduce_stacked(metrics), skipped.sum()
+    accumulate = make_accumulate(
+        jax.value_and_grad(objective, has_aux=True),
+        rows=micro_batch_rows,
+        unit=completions_per_row,
+        skip_inactive=skip_inactive and entropy_bonus == 0 and "reference" not in estimator.needs,
+    )
 
     def update(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
         weigh = lambda params: estimator.token_weights(params, batch)
@@ -114,6 +85,45 @@ def make_update(
         return state.replace(params=params, opt_state=opt_state), metrics
 
     return update
+
+
+def make_accumulate(differentiate: Callable, *, rows: int, unit: int, skip_inactive: bool) -> Callable:
+    """A function accumulate(params, batch, weights f32[B, T]) → (loss, token losses f32[B, T], gradient, metrics, rows
+    skipped), of all rows, in micro-batches of `rows` rows (0: all) made of units of `unit` adjacent rows.
+
+    `differentiate(params, batch, weights) → ((loss, (token losses, metrics)), gradient)` is linear in the rows.
+    """
+
+    def compute(params, gradient, batch, weights):
+        (loss, (losses, metrics)), more = differentiate(params, batch, weights)
+        return jax.tree.map(jnp.add, gradient, more), loss, losses, metrics
+
+    def accumulate(params: PyTree, batch: Batch, weights: Array):
+        total, size = weights.shape[0], rows or weights.shape[0]
+        active = (_row_max(weights) > 0) & (_row_max(jnp.abs(batch.advantages)) > 0)
+        active = active if skip_inactive else jnp.ones_like(active)
+        order = _active_first(active, unit)
+        in_order = jax.tree.map(lambda x: x[order], (batch, weights, active))
+        pieces = jax.tree.map(lambda x: x.reshape(total // size, size, *x.shape[1:]), in_order)
+        zero = jax.tree.map(jnp.zeros_like, params)
+        first = jax.tree.map(lambda x: x[0], pieces[:2])
+        shapes = jax.eval_shape(compute, params, zero, *first)
+
+        def skip(params, gradient, batch, weights):
+            return gradient, jnp.zeros(()), jnp.zeros_like(weights), neutral(shapes[-1])
+
+        def one(gradient, piece):
+            batch, weights, active = piece
+            runs = active.any()
+            work = (params, gradient, batch, weights)
+            gradient, *results = jax.lax.cond(runs, compute, skip, *work) if skip_inactive else compute(*work)
+            return gradient, (*results, jnp.where(runs, 0.0, float(size)))
+
+        gradient, (loss, losses, metrics, skipped) = jax.lax.scan(one, zero, pieces)
+        losses = losses.reshape(weights.shape)[jnp.argsort(order)]
+        return loss.sum(), losses, gradient, reduce_stacked(metrics), skipped.sum()
+
+    return accumulate
 
 
 def minibatches(batch: Batch, count: int, group_size: int, key: Array) -> list[Batch]:

@@ -122,111 +122,114 @@ def _unstack(tree: PyTree, layers: int) -> tuple:
     return tuple(jax.tree.unflatten(structure, pick(layer)) for layer in range(layers))
 
 
-def make_policy(architecture: Architecture) -> Policy:
-    """The policy of an architecture."""
-    shape = architecture
-    dtype = jnp.dtype(shape.dtype)
-    block_graph, _ = nnx.split(nnx.eval_shape(lambda: Block(shape, nnx.Rngs(0))))
-    edge_graph, _ = nnx.split(nnx.eval_shape(lambda: Edges(shape, nnx.Rngs(0))))
+class _Decoder:
+    """The functions of one architecture; its methods are what a Policy holds."""
 
-    def merge(graph, params):
-        return nnx.merge(graph, nnx.State(params))
+    def __init__(self, shape: Architecture):
+        self.shape, self.dtype = shape, jnp.dtype(shape.dtype)
+        self._block, _ = nnx.split(nnx.eval_shape(lambda: Block(shape, nnx.Rngs(0))))
+        self._edges, _ = nnx.split(nnx.eval_shape(lambda: Edges(shape, nnx.Rngs(0))))
 
-    def run_block(params, x, rope, attend):
-        return merge(block_graph, params)(x, rope, attend)
-
-    def over_layers(blocks, x, extra, layer):
-        """Runs `layer(block_params, x, extra_of_layer) → (x, kv)` through all layers; `blocks` stacked or a tuple."""
-        if isinstance(blocks, tuple):
-            results = []
-            for params, own in zip(blocks, extra if extra is not None else (None,) * len(blocks)):
-                x, kv = layer(params, x, own)
-                results.append(kv)
-            return x, tuple(zip(*results))
-        return jax.lax.scan(lambda x, inputs: layer(inputs[0], x, inputs[1]), x, (blocks, extra))
-
-    def blocks_of(params):
-        blocks = params["blocks"]
-        return blocks if shape.scan_layers or isinstance(blocks, tuple) else _unstack(blocks, shape.layers)
-
-    def edges_of(params):
-        return merge(edge_graph, {name: value for name, value in params.items() if name != "blocks"})
-
-    def embed(params, tokens):
-        return params["embed"]["embedding"].astype(dtype)[tokens]
-
-    def init(key):
+    def init(self, key: Array) -> PyTree:
         plain = lambda module: nnx.to_pure_dict(nnx.state(module, nnx.Param))
-        edge_key, *block_keys = jax.random.split(key, shape.layers + 1)
-        blocks = jax.vmap(lambda key: plain(Block(shape, nnx.Rngs(key))))(jnp.stack(block_keys))
-        return {"blocks": blocks, **plain(Edges(shape, nnx.Rngs(edge_key)))}
+        edge_key, *block_keys = jax.random.split(key, self.shape.layers + 1)
+        blocks = jax.vmap(lambda key: plain(Block(self.shape, nnx.Rngs(key))))(jnp.stack(block_keys))
+        return {"blocks": blocks, **plain(Edges(self.shape, nnx.Rngs(edge_key)))}
 
-    def remat(layer):
-        if shape.remat == "none":
-            return layer
-        saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if shape.remat == "dots" else None
-        return jax.checkpoint(layer, policy=saved)
+    def apply(self, params: PyTree, tokens: Array, positions: Array, segments: Array) -> Array:
+        rope, attend = self._rope(positions), _attend_row(visible(segments))
 
-    def apply(params, tokens, positions, segments):
-        rope, attend = (
-            rope_table(positions, shape.head_size, shape.rope_theta),
-            _attend_row(visible(segments)),
-        )
-
-        @remat
+        @self._remat
         def layer(block, x, _):
-            return run_block(block, x, rope, attend)[0], ()
+            return self._run_block(block, x, rope, attend)[0], ()
 
-        x, _ = over_layers(blocks_of(params), embed(params, tokens), None, layer)
-        return edges_of(params).final_norm(x)
+        x, _ = self._over_layers(self._blocks_of(params), self._embed(params, tokens), None, layer)
+        return self._edges_of(params).final_norm(x)
 
-    def logits(params, hidden):
-        edges = edges_of(params)
-        if shape.tied:
-            table = params["embed"]["embedding"].astype(dtype)
-            return jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=jnp.float32)
-        return edges.head(hidden).astype(jnp.float32)
+    def logits(self, params: PyTree, hidden: Array) -> Array:
+        if not self.shape.tied:
+            return self._edges_of(params).head(hidden).astype(jnp.float32)
+        table = params["embed"]["embedding"].astype(self.dtype)
+        return jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=jnp.float32)
 
-    def prefill(params, tokens, mask):
-        positions = jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
-        rope = rope_table(positions, shape.head_size, shape.rope_theta)
+    def prefill(self, params: PyTree, tokens: Array, mask: Array) -> tuple[Array, PromptCache]:
+        rope = self._rope(jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0))
         attend = _attend_row(visible(mask.astype(jnp.int32)))
         by_head = lambda cached: cached.swapaxes(-3, -2)  # [P, N, KV, K] → [P, KV, N, K]: contiguous per head
 
         def layer(block, x, _):
-            x, kv = run_block(block, x, rope, attend)
+            x, kv = self._run_block(block, x, rope, attend)
             return x, jax.tree.map(by_head, kv)
 
-        x, (keys, values) = over_layers(blocks_of(params), embed(params, tokens), None, layer)
-        last = edges_of(params).final_norm(x[:, -1])
+        x, (keys, values) = self._over_layers(self._blocks_of(params), self._embed(params, tokens), None, layer)
+        last = self._edges_of(params).final_norm(x[:, -1])
         return last, PromptCache(keys, values, mask, mask.sum(axis=-1, dtype=jnp.int32))
 
-    def init_cache(prompts, group, length):
-        one = jnp.zeros((prompts, group, shape.kv_heads, length, shape.head_size), dtype)
+    def init_cache(self, prompts: int, group: int, length: int) -> Cache:
+        shape = self.shape
+        one = jnp.zeros((prompts, group, shape.kv_heads, length, shape.head_size), self.dtype)
         if not shape.scan_layers:
             return Cache((one,) * shape.layers, (one,) * shape.layers)
         stacked = jnp.broadcast_to(one, (shape.layers, *one.shape))
         return Cache(stacked, stacked)
 
-    def decode(params, tokens, index, prompt: PromptCache, cache: Cache):
-        rope = rope_table(prompt.lengths[:, None] + index, shape.head_size, shape.rope_theta)
+    def decode(
+        self, params: PyTree, tokens: Array, index: Array, prompt: PromptCache, cache: Cache
+    ) -> tuple[Array, Cache]:
+        rope = self._rope(prompt.lengths[:, None] + index)
 
         def layer(block, x, own):
             prompt_keys, prompt_values, keys, values = own
             attend = _attend_cached(index, (prompt_keys, prompt_values), (keys, values), prompt.mask)
-            return run_block(block, x, rope, attend)
+            return self._run_block(block, x, rope, attend)
 
-        extra = (prompt.keys, prompt.values, cache.keys, cache.values)
-        blocks = blocks_of(params)
+        blocks, extra = self._blocks_of(params), (prompt.keys, prompt.values, cache.keys, cache.values)
         extra = tuple(zip(*extra)) if isinstance(blocks, tuple) else extra
-        x, new = over_layers(blocks, embed(params, tokens), extra, layer)
+        x, new = self._over_layers(blocks, self._embed(params, tokens), extra, layer)
         # Only the new token is written: the loop's cache is updated in place, never copied through the layers.
         write = lambda cached, fresh: jax.lax.dynamic_update_slice_in_dim(
             cached, jnp.expand_dims(fresh, -2).astype(cached.dtype), index, axis=cached.ndim - 2
         )
-        return edges_of(params).final_norm(x), Cache(*jax.tree.map(write, tuple(cache), tuple(new)))
+        return self._edges_of(params).final_norm(x), Cache(*jax.tree.map(write, tuple(cache), tuple(new)))
 
-    def for_decoding(params):
-        return {**params, "blocks": blocks_of(params)}
+    def for_decoding(self, params: PyTree) -> PyTree:
+        return {**params, "blocks": self._blocks_of(params)}
 
-    return Policy(shape, init, apply, logits, prefill, init_cache, decode, for_decoding)
+    def _rope(self, positions: Array) -> tuple[Array, Array]:
+        return rope_table(positions, self.shape.head_size, self.shape.rope_theta)
+
+    def _embed(self, params: PyTree, tokens: Array) -> Array:
+        return params["embed"]["embedding"].astype(self.dtype)[tokens]
+
+    def _run_block(self, params: PyTree, x: Array, rope: tuple[Array, Array], attend: Callable):
+        return nnx.merge(self._block, nnx.State(params))(x, rope, attend)
+
+    def _edges_of(self, params: PyTree) -> Edges:
+        return nnx.merge(self._edges, nnx.State({name: value for name, value in params.items() if name != "blocks"}))
+
+    def _blocks_of(self, params: PyTree) -> PyTree:
+        """Stacked blocks where layers are scanned, else a tuple of one tree per layer."""
+        blocks = params["blocks"]
+        return blocks if self.shape.scan_layers or isinstance(blocks, tuple) else _unstack(blocks, self.shape.layers)
+
+    def _over_layers(self, blocks: PyTree, x: Array, extra: PyTree, layer: Callable):
+        """Runs `layer(block, x, extra of the layer) → (x, kv)` through all layers; `blocks` stacked or a tuple."""
+        if not isinstance(blocks, tuple):
+            return jax.lax.scan(lambda x, inputs: layer(inputs[0], x, inputs[1]), x, (blocks, extra))
+        results = []
+        for block, own in zip(blocks, extra if extra is not None else (None,) * len(blocks)):
+            x, kv = layer(block, x, own)
+            results.append(kv)
+        return x, tuple(zip(*results))
+
+    def _remat(self, layer: Callable) -> Callable:
+        if self.shape.remat == "none":
+            return layer
+        saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.shape.remat == "dots" else None
+        return jax.checkpoint(layer, policy=saved)
+
+
+def make_policy(architecture: Architecture) -> Policy:
+    """The policy of an architecture; see `Policy` for its functions."""
+    decoder = _Decoder(architecture)
+    return Policy(architecture, *(getattr(decoder, name) for name in Policy._fields[1:]))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-from rlvr_jax.tasks.task import TASKS, Problem, Task
+from rlvr_jax.tasks.task import TASKS, GeneratedTask, Problem, Task
 from rlvr_jax.tasks.verify import verify_answer_line
 
 _LARGEST = 10
 
 
-class AddSub10(Task):
+class AddSub10(GeneratedTask):
     """Operands 0 to 10, no negative results: 121 sums and 66 differences, 187 problems.
 
     One is the example. a + b and b + a are in the same split: by default 50 held out, 136 to train on.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rlvr_jax.tasks.task import TASKS, Problem, Task
+from rlvr_jax.tasks.task import TASKS, GeneratedTask, Problem, Task
 from rlvr_jax.tasks.verify import verify_number
 
 
-class Arithmetic(Task):
+class Arithmetic(GeneratedTask):
     """All sums a + b with 0 ≤ a, b ≤ largest; the completion is the bare number, then the end token.
 
     a+b and b+a are in the same split. Difficulty: digits of the result plus its carries.

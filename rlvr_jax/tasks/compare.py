@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from rlvr_jax.tasks.task import TASKS, Problem, Task
+from rlvr_jax.tasks.task import TASKS, GeneratedTask, Problem, Task
 from rlvr_jax.tasks.verify import verify_answer_line
 
 _LOW, _HIGH = 10, 99
@@ -14,7 +14,7 @@ def _question(a: int, b: int) -> str:
     return f"Which number is larger, {a} or {b}?"
 
 
-class Compare(Task):
+class Compare(GeneratedTask):
     """Two distinct numbers from 10 to 99: 8,010 ordered problems, less the example's pair (48, 11).
 
     A pair and its swap are in the same split: by default 200 problems held out, 7,808 to train on.

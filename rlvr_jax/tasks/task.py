@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import hashlib
 
@@ -28,8 +29,8 @@ class Problem:
     difficulty: float = 0.0
 
 
-class Task:
-    """A problem set with its verifier. A subclass gives `name`, `families`, `solution`, `verify`.
+class Task(abc.ABC):
+    """A problem set with its verifier. A subclass gives `name`, `solution`, `verify`, and the two splits.
 
     name       as in the registry
     size       number of problem ids, 0 … size − 1, those in no split included
@@ -38,43 +39,16 @@ class Task:
     """
 
     name: str
+    size: int
+    held_out: int
     example: tuple[str, str] | None = None
-
-    def __init__(self, held_out: int):
-        self._families = self.families()
-        count = sum(len(family) for family in self._families)
-        if not isinstance(held_out, int) or isinstance(held_out, bool) or not 1 <= held_out < count:
-            raise ValueError(f"task={self.name}: held_out={held_out!r}; choose a whole number in 1 … {count - 1}")
-        self.held_out = held_out
-        self.size = 1 + max(problem.problem_id for family in self._families for problem in family)
-        self._splits = self._split()
-
-    def families(self) -> list[list[Problem]]:
-        """All problems but the example's, those that give one another away (a + b, b + a) side by side."""
-        raise NotImplementedError
+    _splits: dict[str, list[Problem]]
 
     def problems(self, split: str) -> list[Problem]:
         """The problems of "train" or "held_out", in a fixed shuffled order: a prefix is a fair sample."""
         if split not in SPLITS:
             raise ValueError(f"split={split!r}: unknown{nearest(str(split), SPLITS)} Choose from {list(SPLITS)}")
         return list(self._splits[split])
-
-    def _split(self) -> dict[str, list[Problem]]:
-        train, held_out = [], []
-        for family in sorted(self._families, key=lambda family: self._order(f"family {family[0].prompt}")):
-            fits = len(held_out) + len(family) <= self.held_out
-            (held_out if fits else train).extend(family)
-        if len(held_out) < self.held_out or not train:
-            raise ValueError(
-                f"task={self.name}: held_out={self.held_out} parts problems that give one another away, or"
-                f" leaves none to train on; choose {len(held_out) if train else 'less'}"
-            )
-        by_prompt = lambda problem: self._order(problem.prompt)
-        return {"train": sorted(train, key=by_prompt), "held_out": sorted(held_out, key=by_prompt)}
-
-    def _order(self, text: str) -> bytes:
-        # a hash, so that the order is the same on every machine and in every version of Python and numpy
-        return hashlib.blake2b(f"{self.name}: {text}".encode(), digest_size=8).digest()
 
     def messages(self, problem: Problem) -> list[dict[str, str]]:
         """The chat turns that lead to a completion: the example if there is one, then the question."""
@@ -95,10 +69,11 @@ class Task:
             return problem.prompt
         return "".join(message["content"] + "\n" for message in messages)
 
+    @abc.abstractmethod
     def solution(self, problem: Problem) -> str:
         """The completion that gets outcome 1, without the end token."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def verify(self, answer: str, completion: str, finished: bool) -> Verdict:
         """The verdict on what the policy wrote.
 
@@ -107,7 +82,40 @@ class Task:
           completion: decoded without special tokens.
           finished: an end token was sampled inside the limit.
         """
-        raise NotImplementedError
+
+
+class GeneratedTask(Task):
+    """A task that makes its problems; a subclass gives `families` as well. `held_out` problems are set apart."""
+
+    def __init__(self, held_out: int):
+        self._families = self.families()
+        count = sum(len(family) for family in self._families)
+        if not isinstance(held_out, int) or isinstance(held_out, bool) or not 1 <= held_out < count:
+            raise ValueError(f"task={self.name}: held_out={held_out!r}; choose a whole number in 1 … {count - 1}")
+        self.held_out = held_out
+        self.size = 1 + max(problem.problem_id for family in self._families for problem in family)
+        self._splits = self._split()
+
+    @abc.abstractmethod
+    def families(self) -> list[list[Problem]]:
+        """All problems but the example's, those that give one another away (a + b, b + a) side by side."""
+
+    def _split(self) -> dict[str, list[Problem]]:
+        train, held_out = [], []
+        for family in sorted(self._families, key=lambda family: self._order(f"family {family[0].prompt}")):
+            fits = len(held_out) + len(family) <= self.held_out
+            (held_out if fits else train).extend(family)
+        if len(held_out) < self.held_out or not train:
+            raise ValueError(
+                f"task={self.name}: held_out={self.held_out} parts problems that give one another away, or"
+                f" leaves none to train on; choose {len(held_out) if train else 'less'}"
+            )
+        by_prompt = lambda problem: self._order(problem.prompt)
+        return {"train": sorted(train, key=by_prompt), "held_out": sorted(held_out, key=by_prompt)}
+
+    def _order(self, text: str) -> bytes:
+        # a hash, so that the order is the same on every machine and in every version of Python and numpy
+        return hashlib.blake2b(f"{self.name}: {text}".encode(), digest_size=8).digest()
 
 
 def make_task(text: str) -> Task:

@@ -27,8 +27,9 @@ from rlvr_jax.registry import nearest
 from rlvr_jax.tasks import SPLITS, make_task
 from rlvr_jax.tokenizer import make_tokenizer
 
-# What may differ when a run is resumed: how long it goes on and what it shows, not what it computes.
-FREE_KEYS = ("steps", "evaluate.", "checkpoint.", "log.")
+# What may differ when a run is resumed: how long it goes on and what it shows, not what it computes. (The number of
+# steps is part of what is computed where the learning rate decays over them.)
+FREE_KEYS = ("steps", "evaluate.every", "evaluate.prompts_per_batch", "checkpoint.", "log.")
 
 
 def defaults(estimator: str = "grpo") -> ConfigDict:
@@ -220,7 +221,9 @@ def estimator_of(config: ConfigDict) -> Estimator:
 
 def differences(ours: dict, theirs: dict) -> list[str]:
     """The keys that differ between two flat configs, as "key: theirs → ours", those of FREE_KEYS left out."""
-    free = lambda key: any(key == name or (name.endswith(".") and key.startswith(name)) for name in FREE_KEYS)
+    decays = ours.get("optimizer.decay", "constant") != "constant"
+    names = [name for name in FREE_KEYS if not (decays and name == "steps")]
+    free = lambda key: any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)
     keys = [key for key in {**theirs, **ours} if not free(key) and ours.get(key) != theirs.get(key)]
     return [f"{key}: {theirs.get(key)!r} → {ours.get(key)!r}" for key in keys]
 

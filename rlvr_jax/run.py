@@ -182,6 +182,13 @@ def compile_functions(config: ConfigDict, parts: Parts) -> Functions:
         policy, parts.estimator, parts.optimizer, temperature=parts.method.temperature, **options, **more
     )
 
+    def score(params, rollouts):
+        """By micro-batches too: what an update may hold at once bounds this pass as well."""
+        inputs = (rollouts.tokens, rollouts.prompt_mask, rollouts.attend_mask)
+        count, size = rollouts.tokens.shape[0], updates.micro_batch_rows or rollouts.tokens.shape[0]
+        pieces = jax.tree.map(lambda x: x.reshape(count // size, size, *x.shape[1:]), inputs)
+        return jax.lax.map(lambda piece: logprobs(params, *piece)[0], pieces).reshape(count, -1)
+
     def estimate(groups, memory):
         kept, advantages, memory, metrics = parts.estimator.estimate(groups, memory)
         # of every rollout, those that `select` dropped included: a curve must not change with what is trained on
@@ -193,7 +200,7 @@ def compile_functions(config: ConfigDict, parts: Parts) -> Functions:
 
     return Functions(
         sample=jit(sampler, out_shardings=rows),
-        score=jit(lambda params, r: logprobs(params, r.tokens, r.prompt_mask, r.attend_mask)[0], out_shardings=rows),
+        score=jit(score, out_shardings=rows),
         estimate=jit(estimate, out_shardings=(None, None, shardings.memory, everywhere)),
         to_batch=jit(to_batch, out_shardings=rows),
         minibatches=jit(lambda batch, key: minibatches(batch, updates.minibatches, config.group_size, key)),

@@ -335,5 +335,11 @@ def test_differences_between_configs():
 
 def test_how_long_a_run_goes_on_may_differ():
     for key in FLAT:
-        free = key == "steps" or key.split(".")[0] in ("evaluate", "checkpoint", "log")
+        free = key.split(".")[0] in ("checkpoint", "log")
+        free = free or key in ("steps", "evaluate.every", "evaluate.prompts_per_batch")
         assert (differences({**FLAT, key: "other"}, FLAT) == []) is free, key
+
+
+def test_where_the_learning_rate_decays_the_number_of_steps_may_not_differ():
+    decaying = {**FLAT, "optimizer.decay": "cosine"}
+    assert differences({**decaying, "steps": 7}, decaying) == ["steps: 100 → 7"]

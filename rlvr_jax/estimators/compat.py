@@ -5,7 +5,8 @@ from __future__ import annotations
 from rlvr_jax.estimators.catalogue import catalogue
 from rlvr_jax.registry import nearest
 
-# Differences from grpo, as read in: TRL 2026-07, verl 2026-01, Tunix 2026-08, oat 2025-10, OpenRLHF 2026.
+# Differences from grpo, as read in: TRL 2026-07, verl 2026-01, Tunix 2026-08, oat 2025-10, OpenRLHF 2026;
+# tests/estimators/oracles compares with installed TRL 1.16 and Tunix 0.1.7.
 LIBRARIES: dict[str, dict[str, str]] = {
     # loss_type="dapo", scale_rewards="group", beta=0
     "trl": {"scale": "group_std(ddof=1, eps=0.0001)", "aggregate": "token_mean"},
@@ -23,9 +24,10 @@ LIBRARIES: dict[str, dict[str, str]] = {
 def compat(library: str) -> dict[str, str]:
     """The ten slot strings that reproduce a library's GRPO: `make_estimator("grpo", **compat("trl"))`.
 
-    Where they still differ: TRL, oat and OpenRLHF take their mean over each micro-batch, which one
-    micro-batch per update undoes; verl gives a group of one the reward itself; all of them turn equal
-    rewards that float32 cannot hold into rounding noise over eps, here it is 0.
+    Where they still differ: oat and OpenRLHF take their mean over each micro-batch, which one micro-batch
+    per update undoes; TRL counts the tokens of all rollouts and gives each of several updates the same
+    share; Tunix leaves rows without a token out of the number of rows; verl gives a group of one the reward
+    itself; all of them turn equal rewards that float32 cannot hold into rounding noise over eps, here it is 0.
 
     Raises:
       ValueError: unknown library; names the nearest and the valid ones.

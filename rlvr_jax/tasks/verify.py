@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from rlvr_jax.types import Verdict
 
 # ASCII digits only: `\d` alone would also take the digits of other scripts.
-_ANSWER_LINE = re.compile(r"""Answer:\s*['"]?(-?\d[\d,]*(?:\.\d+)?)['"]?\.?\s*$""", re.ASCII)
+_ANSWER_LINE = re.compile(r"""\bAnswer:\s*['"]?(-?\d[\d,]*(?:\.\d+)?)['"]?\.?\s*$""", re.ASCII)
 _NUMBER = re.compile(r"-?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?", re.ASCII)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from runs import P, compiled, entry, phase_one, phase_two, random_batch, to_shape
+from runs import P, compiled, entry, phase_one, phase_two, random_batch, take_rows, to_shape
 from tiny import on_devices
 
 from rlvr_jax.estimators import SLOTS, catalogue, make_estimator
@@ -154,6 +154,57 @@ def test_a_shift_of_all_rewards_changes_nothing(name):
             return phase_one(est, to_shape(Groups(**jax.tree.map(jnp.asarray, fields))), {})[1]
 
         np.testing.assert_allclose(run(rewards + np.float32(shift)), run(rewards), atol=3e-6)
+
+    check()
+
+
+SCALED = [  # entry with a scale that divides by exactly the spread, whether advantages stay or follow
+    ("grpo", {"scale": "group_std(eps=0.0)"}, 0),
+    ("reinforce_pp_baseline", {"scale": "batch_std(eps=0.0)"}, 0),
+    ("rloo", {}, 1),
+    ("grpo_no_std", {}, 1),
+    ("opo", {}, 1),
+]
+
+
+@pytest.mark.parametrize("name, slots, power", SCALED)
+def test_a_scale_of_all_rewards(name, slots, power):
+    """Powers of two are exact in float32: advantages are the same bits, or the same bits times the scale."""
+    est = make_estimator("grpo", **{slot: entry(name).slots[slot] for slot in SLOTS[:5]} | slots)
+    eighths = st.integers(0, 8).map(lambda k: k / 8)
+
+    @QUICK
+    @given(hnp.arrays(np.float32, SHAPE, elements=eighths), VALID, st.integers(-6, 6).map(lambda k: 2.0**k))
+    def check(rewards, valid, scale):
+        def run(r):
+            fields = {"outcome": r, "valid": valid, "lengths": np.ones(SHAPE, np.int32)}
+            return phase_one(est, to_shape(Groups(**jax.tree.map(jnp.asarray, fields))), {})[1]
+
+        np.testing.assert_allclose(run(rewards * np.float32(scale)), run(rewards) * scale**power, rtol=1e-6)
+
+    check()
+
+
+@compiled
+def _gradient_of_piece(est, weights, logprobs, batch):
+    return jax.grad(lambda lp: (weights * est.token_losses(lp, batch)[0]).sum())(logprobs)
+
+
+@pytest.mark.parametrize("name", ["grpo", "gspo", "lambda_grpo"])
+def test_any_cut_into_micro_batches(name):
+    """12 rows in any order, cut into micro-batches of any sizes: each token's gradient is that of the whole."""
+    est = entry(name, SLOTS[5:])
+    params = jax.tree.map(lambda x: x + 0.3, est.init_params())
+    logprobs, batch = random_batch(8)
+    whole = phase_two(est, params, logprobs, batch)
+    largest = float(np.abs(whole.gradient).max())
+
+    @QUICK
+    @given(st.permutations(range(12)), st.sets(st.integers(1, 11)))
+    def check(order, cuts):
+        for rows in np.split(np.array(order), sorted(cuts)):
+            piece = _gradient_of_piece(est, whole.weights[rows], logprobs[rows], take_rows(batch, rows))
+            np.testing.assert_allclose(piece, whole.gradient[rows], rtol=1e-6, atol=1e-6 * largest)
 
     check()
 

@@ -99,6 +99,22 @@ def test_weights_loss_and_gradient(name):
     np.testing.assert_allclose(found.gradient, paper_loss.gradient(name, *args), rtol=2e-4, atol=2e-6)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_and_loss_of_many_groups(name):
+    """200 groups in forty batches; the gradient, whose central differences take long, is checked above."""
+    est = entry(name, SLOTS[5:])
+    for seed in range(1, 41):
+        data = random_batch(name, seed)
+        A, mask, valid, group = data["advantages"], data["mask"], data["valid"], data["group"]
+        L = [int(row.sum()) if ok else 0 for row, ok in zip(mask, valid)]
+        w = np.array(paper_loss.row_weights(name, L, list(valid), list(group), list(A)) if any(L) else [0.0] * len(L))
+        found = phase_two(est, est.init_params(), jnp.asarray(data["new"], jnp.float32), to_batch(data))
+        np.testing.assert_allclose(found.weights, w[:, None] * (mask & valid[:, None]), rtol=1e-5, atol=1e-8)
+        terms = np.abs(np.asarray(found.weights * found.losses)).sum()
+        expected = paper_loss.total_loss(name, data["new"], data["old"], mask, valid, group, A, w)
+        np.testing.assert_allclose(found.loss, expected, rtol=3e-5, atol=3e-6 * max(terms, 1.0))
+
+
 def test_lambda_moves_weights_and_has_the_gradient_of_its_formula():
     """λ = 0.7: weights f/T, and dJ/dλ by central differences of the transcription."""
     est, data = entry("lambda_grpo"), random_batch("lambda_grpo", seed=3)

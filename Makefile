@@ -5,6 +5,7 @@
 #   make demo-tiny               a tiny policy learns from scratch, about a minute, no model file
 #   make test                    lint, format check and the tests
 #   make test-slow               the slow proofs as well
+#   make test-oracles            our numbers against installed TRL and Tunix (several GB, in environments of their own)
 #   make bench                   timings, as ratios measured side by side
 #   make lock                    renews requirements.lock from pyproject.toml (needs uv)
 
@@ -16,7 +17,7 @@ WORKDIR   ?= runs/$(CONFIG)-$(ESTIMATOR)
 BIN       := $(VENV)/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo demo-tiny test test-slow lint format bench lock setup clean
+.PHONY: demo demo-tiny test test-slow test-oracles lint format bench lock setup clean
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: requirements.lock pyproject.toml
@@ -50,8 +51,24 @@ test: $(VENV)/.model lint
 test-slow: $(VENV)/.model lint
 	$(BIN)/python -m pytest -m "slow or not slow"
 
+.venv-trl/.installed:
+	$(PYTHON) -m venv .venv-trl
+	.venv-trl/bin/python -m pip install --quiet --disable-pip-version-check \
+		trl==1.16.0 torch==2.13.0 transformers==5.24.0 accelerate==1.15.0 datasets==5.2.0
+	@touch $@
+
+.venv-tunix/.installed:
+	$(PYTHON) -m venv .venv-tunix
+	.venv-tunix/bin/python -m pip install --quiet --disable-pip-version-check \
+		google-tunix==0.1.7 jax==0.10.2 flax==0.12.8
+	@touch $@
+
+test-oracles: $(VENV)/.installed .venv-trl/.installed .venv-tunix/.installed
+	$(BIN)/python -m pytest -m oracle
+
 bench: $(VENV)/.model
 	$(BIN)/python tests/bench/shared_rows.py
+	$(BIN)/python tests/bench/estimators.py
 
 lock:
 	uv pip compile --universal --python-version 3.11 --fork-strategy fewest --no-header --generate-hashes \

@@ -228,3 +228,17 @@ def test_help_teaches(capsys):
             cli.main([command, "--help"])
         assert ended.value.code == 0
         assert f"rlvr {command} --" in capsys.readouterr().out
+
+
+def test_the_catalogue_in_the_terminal(capsys):
+    assert cli.main(["estimators"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("grpo ") and "\nlambda_grpo" in out
+    assert cli.main(["estimators", "dr_grpo"]) == 0
+    out = capsys.readouterr().out
+    assert "2503.20783" in out and "constant(length='completion')" in out
+    assert cli.main(["estimators", "--markdown"]) == 0
+    assert capsys.readouterr().out.startswith("| name | shape |")
+    assert cli.main(["estimators", "dr_gpo"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "Did you mean 'dr_grpo'?" in error

@@ -182,7 +182,7 @@ def learnable(r=1 / 9, ddof=0, eps=1e-8, start=0.0) -> TokenWeights:
         z = (length − mean) / (std + eps),   f = G·softmax((1 + r·z)^λ) over the group's G valid rows
 
     λ = 0 is token_mean(scope="group"); λ > 0 favours long responses. Equal lengths: f = 1. 1 + r·z is held
-    above 1e-6, which only groups of more than 80 could meet.
+    above 1e-6, which only groups of 82 or more could meet.
     Reference: Wang et al. 2025, λ-GRPO, arXiv:2510.06870.
     Departs: the paper prints neither ddof, eps nor the start of λ.
     """

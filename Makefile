@@ -9,7 +9,9 @@
 #   make bench                   timings, as ratios measured side by side
 #   make lock                    renews requirements.lock from pyproject.toml (needs uv)
 
-PYTHON    ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+# The lock is tried with Python 3.11, 3.12 and 3.13: one of those is taken before anything newer.
+PYTHON    ?= $(shell for last in 13 99; do for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, $$last))" 2>/dev/null && echo $$p && exit; done; done)
 VENV      ?= .venv
 ESTIMATOR ?= grpo
 CONFIG    ?= demo

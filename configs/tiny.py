@@ -23,6 +23,7 @@ def get_config(estimator: str = "grpo"):
     config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup = 5
     config.evaluate.every = 50
+    config.checkpoint.every = 50
     config.evaluate.split = "train"
     config.evaluate.problems = 34
     return config

@@ -3,6 +3,7 @@ without the others."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -84,14 +85,13 @@ class Checkpoints:
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
             path = self.directory / str(step) / "state"
             _check_shapes(target, reader.metadata(path).item_metadata, path, partial=True)
-            restored = reader.restore(
-                path,
-                args=ocp.args.PyTreeRestore(
-                    item=target,
-                    restore_args=ocp.checkpoint_utils.construct_restore_args(target),
-                    partial_restore=True,
-                ),
+            args = ocp.args.PyTreeRestore(
+                item=target,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(target),
+                partial_restore=True,
             )
+            with _naming_damage(path):
+                restored = reader.restore(path, args=args)
         return restored["params"]["policy"], step
 
     def _restore_checked(self, abstract, step):
@@ -103,7 +103,8 @@ class Checkpoints:
             data=ocp.args.JsonRestore(),
             config=ocp.args.JsonRestore(),
         )
-        return self._manager.restore(step, args=args)
+        with _naming_damage(path):
+            return self._manager.restore(step, args=args)
 
     def wait(self) -> None:
         """Returns when every save has been written."""
@@ -120,6 +121,16 @@ class Checkpoints:
         self.close()
 
 
+@contextlib.contextmanager
+def _naming_damage(path: Path):
+    """What cannot be read is one line that names the checkpoint and the way out, not pages of the reader's stack."""
+    try:
+        yield
+    except Exception as error:
+        first = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise ValueError(f"checkpoint {path} cannot be read ({first}); remove it to go on from an older one") from error
+
+
 def _check_shapes(wanted: PyTree, metadata: PyTree, path: Path, partial: bool = False) -> None:
     """Compares by name what is wanted with what is saved, before any array is read."""
 
@@ -132,6 +143,8 @@ def _check_shapes(wanted: PyTree, metadata: PyTree, path: Path, partial: bool = 
         }
 
     wanted, saved = named(wanted), named(getattr(metadata, "tree", metadata))
+    if not saved:
+        raise ValueError(f"checkpoint {path} cannot be read (it lists no arrays); remove it to go on from an older one")
     for name in [*wanted, *(() if partial else saved)]:
         if wanted.get(name) != saved.get(name):
             show = lambda side: "{} {}".format(*side) if side else "nothing"

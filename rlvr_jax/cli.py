@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,8 +39,8 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--workdir", required=True, metavar="DIR", help="the run's directory")
     train.add_argument("--quiet", action="store_true", help="no table, no progress bar")
 
-    judge = add("eval", "pass@1 on held-out problems, greedy and sampled, with intervals.", EVAL_HELP)
-    sample = add("sample", "Completions of held-out problems or of your own prompt, with verdicts.", SAMPLE_HELP)
+    judge = add("eval", "pass@1 on the problems a config evaluates on, greedy and sampled, with intervals.", EVAL_HELP)
+    sample = add("sample", "Completions of evaluation problems or of your own prompt, with verdicts.", SAMPLE_HELP)
     for command in (judge, sample):
         command.add_argument("--workdir", metavar="DIR", help="a run; its newest checkpoint is used")
         command.add_argument("--config", metavar="FILE.py[:NAME]", help="instead of a run: the untrained model")
@@ -47,9 +48,9 @@ def parser() -> argparse.ArgumentParser:
             "--checkpoint", type=int, metavar="STEP", help="a checkpoint of the run other than the newest"
         )
         command.add_argument("--seed", type=int, default=0)
-    judge.add_argument("--output", metavar="FILE.json", help="also write the numbers and graded completions there")
+    judge.add_argument("--output", metavar="FILE.json", help="also write the numbers, outcomes and examples there")
     sample.add_argument("--prompt", help="a prompt of your own (no verdict)")
-    sample.add_argument("--problems", type=int, default=3, help="held-out problems to show")
+    sample.add_argument("--problems", type=int, default=3, help="evaluation problems to show")
     sample.add_argument("--samples", type=int, default=4, help="completions per prompt")
     sample.add_argument("--greedy", action="store_true", help="the likeliest completion instead of samples")
 
@@ -63,14 +64,15 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; an error of the user's is one line on stderr and exit status 2."""
     options, rest = parser().parse_known_args(arguments)
+    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns of files that are not there yet
     run = {"train": _train, "eval": _eval, "sample": _sample, "estimators": _estimators}[options.command]
     try:
         return run(options, [_override(item) for item in rest])
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"rlvr {options.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"rlvr {options.command}: interrupted; a run goes on from its newest checkpoint", file=sys.stderr)
+        print(f"rlvr {options.command}: interrupted", file=sys.stderr)
         return 130
 
 
@@ -115,6 +117,8 @@ def _open(options, overrides):
 
     if bool(options.workdir) == bool(options.config):
         raise ValueError("give either --workdir (a run) or --config (the untrained model)")
+    if options.config and options.checkpoint is not None:
+        raise ValueError(f"--checkpoint={options.checkpoint}: an untrained model (--config) has none; give --workdir")
     if options.config:
         config = load_config(options.config, overrides)
     else:
@@ -230,7 +234,10 @@ def _prompts_to_sample(options, config, parts):
         problem = Problem(0, options.prompt, "", 0.0)
         encoded, _ = encode_problems(parts.task, [problem], parts.tokenizer, length)
     else:
-        encoded = encode_evaluation(config, parts)[0][: options.problems]
+        encoded = encode_evaluation(config, parts)[0]
+        if options.problems > len(encoded):
+            raise ValueError(f"--problems={options.problems}: the config evaluates on {len(encoded)} problems")
+        encoded = encoded[: options.problems]
     return to_batch_of_prompts(encoded, length, parts.tokenizer.pad_id)
 
 

@@ -94,7 +94,7 @@ def defaults(estimator: str = "grpo") -> ConfigDict:
                 "samples": 4,  # per problem, at sampling.temperature; greedy is evaluated beside it
                 "prompts_per_batch": 32,
             },
-            "checkpoint": {"every": 0, "keep": 1},  # steps; 0: only after the last
+            "checkpoint": {"every": 20, "keep": 1},  # steps; 0: only after the last
             "log": {
                 "rollout_groups": 2,  # groups a step whose best, worst and longest wrong rollout are kept
                 "tensorboard": False,
@@ -174,8 +174,13 @@ def load_config(text: str, overrides: Sequence[str] = ()) -> ConfigDict:
     if not Path(path).is_file():
         raise FileNotFoundError(f"--config={text}: {path} does not exist")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None:
+        raise ValueError(f"--config={text}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever a config file does wrong when it is read
+        raise ValueError(f"--config={text}: {type(error).__name__}: {error}") from None
     if not hasattr(module, "get_config"):
         raise ValueError(f"--config={text}: {path} defines no get_config(name)")
     takes_name = bool(inspect.signature(module.get_config).parameters)
@@ -185,6 +190,8 @@ def load_config(text: str, overrides: Sequence[str] = ()) -> ConfigDict:
         config = module.get_config(argument) if argument else module.get_config()
     except (KeyError, AttributeError, TypeError) as error:
         raise _config_file_error(text, error) from None
+    if not isinstance(config, ConfigDict):
+        raise ValueError(f"--config={text}: get_config returned {type(config).__name__}, not the config")
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
@@ -266,7 +273,7 @@ def _check_ranges(flat: dict) -> None:
     not_negative = (
         "updates.micro_batch_rows optimizer.learning_rate optimizer.warmup optimizer.weight_decay "
         "optimizer.clip_norm optimizer.estimator_learning_rate evaluate.every checkpoint.every checkpoint.keep "
-        "sampling.top_k updates.entropy_bonus log.rollout_groups"
+        "sampling.top_k updates.entropy_bonus log.rollout_groups seed"
     )
     for key in not_negative.split():
         _require(flat[key] >= 0, flat, key, "must not be negative")
@@ -337,7 +344,7 @@ def _check_rows(config: ConfigDict, devices: int) -> None:
         raise ValueError(
             f"config.updates.micro_batch_rows={size}: {size // share} rows of {share} completion(s) cannot be spread "
             f"evenly over {data} devices; with completions_per_row=1 micro-batches of "
-            f"{[d for d in divisors(rows) if d % data == 0]} rows can"
+            f"{[d for d in divisors(rows) if d % data == 0] or 'no size'} rows can"
         )
 
 

@@ -57,8 +57,8 @@ def encode_problems(
         longest = max(too_long, key=lambda item: len(item.ids))
         raise ValueError(
             f"sampling.prompt_length={prompt_length}: {len(too_long)} of {len(problems)} prompts are longer, the "
-            f"longest {len(longest.ids)} tokens ({longest.problem.prompt[:60]!r}); raise it to "
-            f"{len(longest.ids)}, or set data.long_prompts='drop'"
+            f"longest {len(longest.ids)} tokens ({longest.problem.prompt[:60]!r}); raise it to {len(longest.ids)}"
+            + (", or set data.long_prompts='drop'" if encoded else "")
         )
     return encoded, len(too_long)
 
@@ -75,7 +75,8 @@ def to_batch_of_prompts(items: Sequence[EncodedProblem], prompt_length: int, pad
 
 
 class PromptStream:
-    """An endless stream of prompt batches, reshuffled every epoch by (seed, epoch).
+    """An endless stream of prompt batches, reshuffled every epoch by (seed, epoch). Epochs are not cut at batches:
+    where one ends inside a batch, a problem may be in it twice, as two groups.
 
     `get_state` gives the position after the last batch handed out (never that of a prefetched one), a plain
     JSON-able dict; `set_state` goes there.
@@ -96,13 +97,17 @@ class PromptStream:
         """
         if prompts_per_step > len(encoded):
             raise ValueError(
-                f"prompts_per_step={prompts_per_step} is more than the {len(encoded)} problems of the train split"
+                f"prompts_per_step={prompts_per_step} is more than the {len(encoded)} problems to train on"
             )
         self._encoded = list(encoded)
         self._pack = lambda items: to_batch_of_prompts(items, prompt_length, pad_id)
         # Indices travel through the pipeline and become prompts at its end: Grain batches stay plain integers.
-        order = grain.MapDataset.source(list(range(len(encoded)))).shuffle(seed=seed).repeat()
-        self._iterator = iter(order.batch(prompts_per_step).to_iter_dataset())
+        order = grain.MapDataset.source(list(range(len(encoded))))
+        if len(encoded) > 1:  # one problem has one order, and Grain's shuffle cannot count to it
+            order = order.shuffle(seed=seed)
+        self._iterator = iter(
+            order.repeat(None if len(encoded) > 1 else 2**31).batch(prompts_per_step).to_iter_dataset()
+        )
 
     def __iter__(self) -> PromptStream:
         return self

@@ -179,7 +179,10 @@ class EvaluationFile:
         self.path = Path(workdir) / "evaluation.json"
         self.records: list[dict] = []
         if self.path.exists():
-            kept = json.loads(self.path.read_text())["evaluations"]
+            try:
+                kept = json.loads(self.path.read_text())["evaluations"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{self.path}: not a list of evaluations ({error}); remove it") from None
             self.records = [r for r in kept if before_step is None or r["step"] <= before_step]
 
     def has(self, step: int) -> bool:

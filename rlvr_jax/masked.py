@@ -14,7 +14,7 @@ from rlvr_jax.types import Array
 
 def masked(values: Array, mask: Array) -> Array:
     """`values` where `mask`, else 0; safe for NaN and inf in masked places, in gradients too."""
-    return jnp.where(mask, values, jnp.zeros((), values.dtype))
+    return jnp.where(mask, values, 0)
 
 
 def masked_sum(values: Array, mask: Array, axis=None, keepdims: bool = False) -> Array:

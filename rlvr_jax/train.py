@@ -27,7 +27,7 @@ from rlvr_jax.rollout import fetch, to_groups, to_records, verify
 from rlvr_jax.run import Parts, compile_functions, make_evaluation, make_parts, make_stream, restore_or_start
 from rlvr_jax.sharding import put_rows, replicated
 from rlvr_jax.types import TrainState
-from rlvr_jax.workdir import open_workdir, save_config
+from rlvr_jax.workdir import claim, open_workdir
 
 
 def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> TrainState:
@@ -48,9 +48,12 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> Tr
     run, task, tokenizer = compile_functions(config, parts), parts.task, parts.tokenizer
     one_update = config.updates.epochs * config.updates.minibatches == 1
     key_of = lambda step, purpose: jax.device_put(key_for(config.seed, step, purpose), replicated(parts.mesh))
-    save_config(workdir, config)
 
-    with Checkpoints(workdir, config.checkpoint.keep) as checkpoints, CompileCounter() as compiles:
+    with (
+        claim(workdir, config),
+        Checkpoints(workdir, config.checkpoint.keep) as checkpoints,
+        CompileCounter() as compiles,
+    ):
         state, start = restore_or_start(parts, stream, checkpoints)
         reference = parts.init_policy() if "reference" in estimator.needs else None
         evaluations = EvaluationFile(workdir, before_step=start)
@@ -187,8 +190,12 @@ def introduction(config: ConfigDict, parts: Parts, start: int, dropped: int, dro
             f"{config.prompts_per_step} prompts cannot be cut into {data} parts: every device samples all {rows} rows "
             "(the update is spread)"
         )
-    if start:
+    if start >= config.steps:
+        lines.append(f"complete: the checkpoint is of step {start}; raise --config.steps to go on")
+    elif start:
         lines.append(f"going on from the checkpoint of step {start}")
+    if start < config.steps:
+        lines.append("the first step compiles, and takes longer")
     return lines
 
 

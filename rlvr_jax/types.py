@@ -39,6 +39,13 @@ def _is_array(x) -> bool:
     return isinstance(x, (jax.Array, np.ndarray))
 
 
+def _accept_lists(instance) -> None:
+    """Nested lists become arrays: what one types at a prompt is as good as what a program makes."""
+    for field in dataclasses.fields(instance):
+        if isinstance(getattr(instance, field.name), list):
+            object.__setattr__(instance, field.name, jnp.asarray(getattr(instance, field.name)))
+
+
 def _default(instance, name: str, make):
     if getattr(instance, name) is None:
         object.__setattr__(instance, name, make())
@@ -92,6 +99,7 @@ class Groups:
     prompt_id: Array = None  # i32[P]; default: 0 … P−1
 
     def __post_init__(self):
+        _accept_lists(self)
         if not _is_array(self.outcome):
             return
         shape = self.outcome.shape
@@ -123,6 +131,7 @@ class Batch:
     attend_mask: Array = None  # bool[B, T], as in Rollouts; default: completion_mask
 
     def __post_init__(self):
+        _accept_lists(self)
         if not _is_array(self.completion_mask):
             return
         rows = self.completion_mask.shape[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import platform
@@ -27,7 +29,7 @@ def open_workdir(workdir: str | Path, config: ConfigDict) -> Path:
             raise ValueError(f"workdir={workdir}: {part} is a file, not a directory")
     saved = read_config(workdir)
     if saved is None:
-        if workdir.is_dir() and any(workdir.iterdir()):
+        if workdir.is_dir() and any(path.name != ".lock" for path in workdir.iterdir()):
             raise ValueError(
                 f"workdir={workdir}: holds files but no config.json, so no run to go on with; name another"
             )
@@ -39,6 +41,24 @@ def open_workdir(workdir: str | Path, config: ConfigDict) -> Path:
             f"(there → here): {'; '.join(different)}"
         )
     return workdir
+
+
+@contextlib.contextmanager
+def claim(workdir: Path, config: ConfigDict):
+    """Holds the directory for one process, since two that write the same files would ruin both runs; writes
+    config.json there.
+
+    Raises:
+      ValueError: another process is at work there.
+    """
+    workdir.mkdir(parents=True, exist_ok=True)
+    with (workdir / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"workdir={workdir}: another process is training there") from None
+        save_config(workdir, config)
+        yield
 
 
 def read_config(workdir: str | Path) -> dict | None:

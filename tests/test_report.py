@@ -42,7 +42,7 @@ def test_says_what_the_run_was_and_what_came_of_it(full):
         f"Sampled pass@1 rose from {first['sampled']['pass@1']:.3f} [{first['sampled']['low']:.3f}, "
         f"{first['sampled']['high']:.3f}] to {last['sampled']['pass@1']:.3f} "
         f"[{last['sampled']['low']:.3f}, {last['sampled']['high']:.3f}]: +{gain['difference']:.3f} "
-        f"[+{gain['low']:.3f}, +{gain['high']:.3f}], beyond its 95 % interval"
+        f"[+{gain['low']:.3f}, +{gain['high']:.3f}], the 95 % interval excludes zero"
     )
     assert sentence in page
     for title in (
@@ -112,7 +112,7 @@ def test_a_change_within_its_interval_is_not_called_one(tmp_path):
         lambda value: value["difference"].update(greedy={"difference": 0.02, "low": -0.1, "high": 0.14}),
     )
     page = write_report(folder).read_text()
-    assert "+0.020 [−0.100, +0.140], within its 95 % interval (zero lies inside): no change shown" in page
+    assert "+0.020 [−0.100, +0.140], the 95 % interval includes zero, no change shown" in page
 
 
 def test_interrupted_run(tmp_path):
@@ -179,7 +179,7 @@ def test_terminal_table_fits_80_columns(full):
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "step 40" in text and "right if well-formed" in text and "sampled ×4, T = 1.0" in text
-    assert "greedy pass@1: the change is beyond its 95 % interval" in text
+    assert "change of greedy pass@1: the 95 % interval excludes zero" in text
     assert "…" not in text  # nothing was cut
     console.print(before_after_table([]))
     console.print(before_after_table(evaluation["evaluations"][:1]))

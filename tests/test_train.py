@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from rlvr_jax.checkpoint import Checkpoints
 from rlvr_jax.config import check, load_config
 from rlvr_jax.run import abstract_state, make_parts
 from rlvr_jax.train import train
+from rlvr_jax.workdir import claim
 
 ROOT = Path(__file__).resolve().parent.parent
 # memory (history), parameters of its own (learnable) and a reference: all that a checkpoint must carry
@@ -221,3 +223,36 @@ def test_a_policy_from_scratch_learns(name, entropy_bonus, tmp_path):
     rewards = [line["rollout/pass@1"] for line in metrics_of(tmp_path) if "rollout/pass@1" in line]
     assert np.mean(rewards[:3]) < 0.1
     assert np.mean(rewards[-10:]) > 0.9, rewards[::10]
+
+
+def test_one_problem_in_bfloat16(tmp_path):
+    """The smallest data set there can be, and the activations that accelerators use."""
+    for name, number in (("train", 3), ("held_out", 4)):
+        (tmp_path / name).write_text(json.dumps({"question": f"{number}+1=", "answer": number + 1}) + "\n\n")
+    config = small(
+        "steps=3",
+        f"task=jsonl(train={str(tmp_path / 'train')!r}, held_out={str(tmp_path / 'held_out')!r})",
+        "prompts_per_step=1",
+        "evaluate.problems=1",
+        "model.dtype=bfloat16",
+    )
+    train(config, tmp_path / "run", quiet=True)
+    lines = metrics_of(tmp_path / "run")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    assert all(np.isfinite(line["update/loss"]) for line in lines[:3])
+
+
+def test_a_run_whose_directory_is_taken_or_damaged(uninterrupted, tmp_path):
+    """A second process is refused; an array cut short is named, and the rest of the run stays as it was."""
+    whole, config = uninterrupted
+    with claim(tmp_path / "taken", config), pytest.raises(ValueError, match="another process is training there"):
+        train(config, tmp_path / "taken", quiet=True)
+    shutil.copytree(whole, tmp_path / "cut")
+    arrays = [p for p in (tmp_path / "cut" / "checkpoints").rglob("*") if p.is_file() and p.stat().st_size > 2000]
+    for array in arrays:
+        if "metadata" not in array.name.lower() and "manifest" not in array.name:
+            array.write_bytes(array.read_bytes()[:1000])
+    before = (tmp_path / "cut" / "metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match=r"checkpoint .*cut.* cannot be read"):
+        train(small("steps=5", *STATEFUL), tmp_path / "cut", quiet=True)
+    assert (tmp_path / "cut" / "metrics.jsonl").read_bytes() == before

@@ -26,9 +26,10 @@ def compat(library: str) -> dict[str, str]:
 
     The strings for TRL and Tunix are compared with the installed libraries; those for verl, oat and OpenRLHF
     follow their sources as read at the dates above. Where they still differ: oat takes its mean over each
-    micro-batch, which one micro-batch per update undoes; TRL counts the tokens of all rollouts and gives each of several updates the same
-    share; Tunix leaves rows without a token out of the number of rows; verl gives a group of one the reward
-    itself; all of them turn equal rewards that float32 cannot hold into rounding noise over eps, here it is 0.
+    micro-batch, which one micro-batch per update undoes; TRL counts the tokens of all rollouts and gives each of
+    several updates the same share; Tunix leaves rows without a token out of the number of rows; verl gives a group
+    of one the reward itself; all of them turn equal rewards that float32 cannot hold into rounding noise over eps,
+    here it is 0.
 
     Raises:
       ValueError: unknown library; names the nearest and the valid ones.

@@ -55,7 +55,7 @@ class MetricsWriter:
         self.workdir = Path(workdir)
         self.total_steps, self.start_step = total_steps, start_step
         self.columns, self.enabled = tuple(columns), enabled
-        self.torn_lines = 0
+        self.torn_lines = self.removed_lines = 0
         self._table = Table(columns, total_steps, console or Console(), quiet=quiet or not enabled)
         self._summary = _summary_writer(self.workdir, start_step) if tensorboard and enabled else None
         self._step: int | None = None  # the open step
@@ -68,9 +68,15 @@ class MetricsWriter:
         if self.enabled:
             self.workdir.mkdir(parents=True, exist_ok=True)
             paths = [self.workdir / name for name in ("metrics.jsonl", "rollouts.jsonl")]
-            self.torn_lines = sum(_drop_from(path, self.start_step) for path in paths)
+            dropped = [_drop_from(path, self.start_step) for path in paths]
+            self.removed_lines, self.torn_lines = (sum(counts) for counts in zip(*dropped))
             self._metrics, self._rollouts = (path.open("ab") for path in paths)
         self._table.start(self.start_step)
+        if self.removed_lines:
+            self.say(
+                f"{self.removed_lines} line(s) of steps from {self.start_step} on removed from metrics.jsonl and "
+                "rollouts.jsonl: no checkpoint has them, they are measured again"
+            )
         if self.torn_lines:
             self.say(f"{self.torn_lines} unreadable line(s) dropped from metrics.jsonl and rollouts.jsonl")
         return self
@@ -118,7 +124,8 @@ class MetricsWriter:
         self._metrics.flush()
         if self._summary is not None:
             for name, value in scalars.items():
-                self._summary.add_scalar(name, value, step)
+                if math.isfinite(value):  # the mean of nothing has no point on a curve
+                    self._summary.add_scalar(name, value, step)
             self._summary.flush()
 
     def say(self, message: str) -> None:
@@ -185,11 +192,11 @@ def _to_line(value: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _drop_from(path: Path, start_step: int) -> int:
-    """Removes the lines of steps ≥ start_step and the unreadable ones, atomically; counts the latter."""
+def _drop_from(path: Path, start_step: int) -> tuple[int, int]:
+    """Removes the lines of steps ≥ start_step and the unreadable ones, atomically; counts both."""
     if not path.exists():
-        return 0
-    torn = 0
+        return 0, 0
+    removed = torn = 0
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         for value in iterate_jsonl(path):
@@ -197,10 +204,12 @@ def _drop_from(path: Path, start_step: int) -> int:
                 torn += 1
             elif value["step"] < start_step:
                 file.write(_to_line(value))
+            else:
+                removed += 1
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    return torn
+    return removed, torn
 
 
 def _summary_writer(workdir: Path, start_step: int):

@@ -105,8 +105,8 @@ def _attend_cached(index: Array, prompt, own, prompt_mask: Array):
         split = (prompt_keys.shape[-2], prompt_keys.shape[-2] + own_keys.shape[-2])
         to_prompt, to_own, to_self = jnp.split(weights, split, axis=-1)
         attended = (
-            dot("pgkrn,pknd->pgkrd", to_prompt, prompt_values)
-            + dot("pgkrt,pgktd->pgkrd", to_own, own_values)
+            jnp.einsum("pgkrn,pknd->pgkrd", to_prompt, prompt_values)
+            + jnp.einsum("pgkrt,pgktd->pgkrd", to_own, own_values)
             + to_self * value[:, :, :, None, :]
         )
         return attended.reshape(prompts, group, heads, size)

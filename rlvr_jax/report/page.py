@@ -145,7 +145,7 @@ def _card(mode: str, first: dict, last: dict, difference: dict) -> str:
     verdict = verdict_of(difference)
     change = change_of(first, last, difference)
     tone = "" if verdict != "beyond" else "good" if change > 0 else "bad"
-    words = {"beyond": "beyond the interval", "within": "within the interval: no change shown", "": ""}
+    words = {"beyond": "excludes zero", "within": "includes zero: no change shown", "": ""}
     legend = "before, after" + (", 95 % intervals" if interval(first) or interval(last) else "")
     return (
         f'<div class="card"><h3>pass@1, {escape(mode_title(mode, last))}</h3>'

@@ -150,9 +150,9 @@ def _update(run: Run):
     return (
         figure,
         "Loss, gradient norm, entropy",
-        "With one update a batch every ratio is 1, and advantages that sum to 0 in a group make the loss about 0 "
-        "whatever is learnt. Gradient norm before clipping; entropy of the policy, mean over the tokens the update "
-        "computed.",
+        "With one update a batch every ratio is 1, and advantages that sum to 0 in a group make their part of the "
+        "loss about 0 whatever is learnt. Gradient norm before clipping; entropy of the policy, mean over the tokens "
+        "the update computed.",
     )
 
 
@@ -166,7 +166,7 @@ def _contrast(run: Run):
         "Groups without contrast",
         (
             "Share of groups whose completions all got the same reward. A group-relative advantage is zero "
-            "there, so these groups cost sampling and give no gradient."
+            "there: these groups cost sampling, and teach nothing but what a penalty or an entropy bonus does."
         ),
     )
 

@@ -15,8 +15,8 @@ from rlvr_jax.report.text import split_name
 MISSING = "–"
 MODES = ("greedy", "sampled")
 VERDICTS = {
-    "beyond": "beyond its 95 % interval (zero lies outside)",
-    "within": "within its 95 % interval (zero lies inside): no change shown",
+    "beyond": "the 95 % interval excludes zero",
+    "within": "the 95 % interval includes zero, no change shown",
     "": "without an interval",
 }
 
@@ -87,10 +87,11 @@ def before_after_table(evaluations: Sequence[Mapping] | Mapping, difference: Map
         caption_justify="left",
         pad_edge=False,
     )
+    alone = len(set(steps)) == 1
     table.add_column("", no_wrap=True)
-    for name, step in (("before", steps[0]), ("after", steps[-1])):
-        table.add_column(f"{name}\nstep {step}", justify="right")
-    table.add_column("change\n\\[95 % interval]", justify="right")
+    heads = (f"step {steps[0]}",) if alone else (f"before\nstep {steps[0]}", f"after\nstep {steps[-1]}")
+    for head in (*heads, *(() if alone else ("change\n\\[95 % interval]",))):
+        table.add_column(head, justify="right")
     captions = []
     for mode, rows in before_after_rows(evaluations, difference).items():
         numbers = evaluations[-1].get(mode) or {}
@@ -98,9 +99,9 @@ def before_after_table(evaluations: Sequence[Mapping] | Mapping, difference: Map
         title = mode + (f" ×{samples}" if samples else "") + (f", T = {temperature}" if temperature else "")
         table.add_row(Text(title, style="bold"))
         for row in rows:
-            table.add_row("  " + row.label, *map(_rich, row[1:4]))
-        if rows[0].verdict:
-            captions.append(f"{mode} pass@1: the change is {VERDICTS[rows[0].verdict]}")
+            table.add_row("  " + row.label, *map(_rich, row[1:2] if alone else row[1:4]))
+        if rows[0].verdict and not alone:
+            captions.append(f"change of {mode} pass@1: {VERDICTS[rows[0].verdict]}")
     table.caption = "\n".join(captions) or None
     return table
 

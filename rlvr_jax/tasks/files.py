@@ -73,8 +73,12 @@ def _pick(where: str, row: Mapping, question: str, answer: str) -> tuple[str, st
 def _json_rows(path: str, question: str, answer: str) -> Iterable[tuple[str, str, str]]:
     if not Path(path).is_file():
         raise FileNotFoundError(f"task=jsonl: {path} does not exist")
-    with open(path, encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"task=jsonl: {path} is not UTF-8 ({error.reason} at byte {error.start})") from None
+    else:
+        for number, line in enumerate(text.rstrip().split("\n") if text.strip() else [], 1):
             where = f"{path}, line {number}"
             try:
                 row = json.loads(line)

@@ -70,24 +70,36 @@ largest = lambda ours, theirs: max(
 )
 result = {}
 logprobs, batch = random_batch(9, P=4, G=4)
-for name in ("lambda_grpo", "balanced", "gspo"):
+for name in PHASE_TWO:
     est = entry(name, SLOTS[5:])
     params = est.init_params()
     sharded = phase_two(est, everywhere(params), on_rows(logprobs), on_rows(batch))
     assert len(sharded.gradient.sharding.device_set) == 8
-    result[name] = largest(sharded, phase_two(est, params, logprobs, batch))
-est, groups = entry("ha_dw_grpo", SLOTS[:5]), random_groups(1, P=8)
-memory = est.init_memory(8)
-sharded = phase_one(est, on_rows(groups), everywhere(memory))
-result["ha_dw_grpo"] = largest(sharded[1:], phase_one(est, groups, memory)[1:])
+    result[name + " loss"] = largest(sharded, phase_two(est, params, logprobs, batch))
+groups = random_groups(1, P=8)
+for name in PHASE_ONE:
+    est = entry(name, SLOTS[:5])
+    memory = est.init_memory(8)
+    sharded = phase_one(est, on_rows(groups), everywhere(memory))
+    result[name + " advantages"] = largest(sharded[1:], phase_one(est, groups, memory)[1:])
 """
 
 
 def test_eight_devices_change_nothing():
     """Rows (and prompts) over eight CPU devices: weights, losses, gradients, advantages and memory are the same."""
-    found = on_devices(8, ON_EIGHT_DEVICES)
-    assert set(found) == {"lambda_grpo", "balanced", "gspo", "ha_dw_grpo"}
+    names = 'PHASE_ONE, PHASE_TWO = ["ha_dw_grpo"], ["lambda_grpo", "balanced", "gspo"]'
+    found = on_devices(8, names + ON_EIGHT_DEVICES)
+    assert set(found) == {"lambda_grpo loss", "balanced loss", "gspo loss", "ha_dw_grpo advantages"}
     assert max(found.values()) < 2e-6, found
+
+
+@pytest.mark.slow
+def test_eight_devices_change_nothing_in_any_entry():
+    """The same for the whole catalogue; compiling everything twice takes a minute or two."""
+    names = "from rlvr_jax.estimators import catalogue\nPHASE_ONE = PHASE_TWO = list(catalogue)"
+    found = on_devices(8, names + ON_EIGHT_DEVICES)
+    assert len(found) == 2 * len(catalogue)
+    assert max(found.values()) < 5e-6, found
 
 
 # ---- Hypothesis, over fixed shapes so that nothing compiles twice

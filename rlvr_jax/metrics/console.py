@@ -67,9 +67,10 @@ class Table:
         if self.bar is not None:
             self.bar.stop()
 
-    def print(self, text: Text) -> None:
+    def print(self, text: Text, words: bool = False) -> None:
+        """One line; with `words` a sentence, which a terminal breaks between words and a log does not break."""
         if not self.quiet:
-            self.console.print(text, soft_wrap=True, highlight=False)
+            self.console.print(text, soft_wrap=not (words and self.console.is_terminal), highlight=False)
 
     def show(self, step: int, scalars: Mapping[str, float]) -> bool:
         """The line of a step; False when the scalars hold nothing that the table shows."""

@@ -130,7 +130,7 @@ class MetricsWriter:
 
     def say(self, message: str) -> None:
         """Prints a line above the progress bar."""
-        self._table.print(Text(message))
+        self._table.print(Text(message), words=True)
 
     def _show(self) -> None:
         if not self._shown:

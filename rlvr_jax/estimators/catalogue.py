@@ -106,8 +106,8 @@ catalogue: dict[str, Entry] = {
         slots={"scale": "beta"},
         reference="Xiao et al. 2025, BNPO, arXiv:2506.02864",
         equation="A = (r − p̂)/Beta(p̂; 1 + a/3, 1 + b/3), (a, b) from mean and variance of p̂ over the batch",
-        departures="Read in a secondary text. TRL's loss of that name (a token mean over the micro-batch) "
-        "depends on the machine and is not offered.",
+        departures="The form was read in a secondary text; the thirds and the fit of (a, b) were confirmed in none. "
+        "TRL's loss of that name (a token mean over the micro-batch) depends on the machine and is not offered.",
     ),
     "lambda_grpo": Entry(
         slots={"aggregate": "learnable"},
@@ -205,7 +205,8 @@ catalogue: dict[str, Entry] = {
         },
         reference="Chu et al. 2025, GPG, arXiv:2504.02546",
         equation="J = (1/Σ L) Σ_i Σ_t α·(r − mean r)·log π, α = groups / groups with contrast",
-        departures="F_norm = 1, the paper's default.",
+        departures="The paper's text was not read: α over groups with contrast is a reading. verl's code has the form "
+        "α·(r − mean r)/F_norm with F_norm = 1, but takes α as responses over responses whose reward is not 0.",
     ),
     "opo": Entry(
         slots={"baseline": "length_weighted", "scale": "none"},

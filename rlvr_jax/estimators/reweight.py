@@ -119,6 +119,7 @@ def informative_share():
     Groups without contrast are in the denominator of the loss and bring no gradient: this undoes the
     shrinking.
     Reference: Chu et al. 2025, GPG, arXiv:2504.02546.
+    Departs: a reading, the paper's text was not at hand; verl counts responses whose reward is not 0 instead.
     """
 
     def f(values_PG, groups):

@@ -96,3 +96,8 @@ def random_batch(seed, P=3, G=4, T=6) -> tuple[Array, Batch]:
 
 def take_rows(batch: Batch, rows) -> Batch:
     return jax.tree.map(lambda x: x[rows], batch)
+
+
+def assert_close(actual, expected, tolerance=1e-5):
+    """Equal to within float32, relative and absolute."""
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import phase_one
+from runs import assert_close, phase_one
 
 from rlvr_jax.estimators import make_estimator
 from rlvr_jax.estimators.shape import overlong_penalty
@@ -16,10 +16,6 @@ from rlvr_jax.types import Groups
 
 A, B, C = [1, 0, 0, 0], [1, 1, 0, 1], [1, 0.5, 0, 0.25]
 LENGTHS_A, LENGTHS_B = [2, 4, 6, 8], [3, 5, 4, 8]
-
-
-def close(actual, expected, tolerance=1e-5):
-    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 def groups_of(*outcomes, lengths=None, **fields):
@@ -95,7 +91,7 @@ ROWS = [
 @pytest.mark.parametrize("name, outcome, slots, expected", ROWS)
 def test_advantages_of_one_group(name, outcome, slots, expected):
     groups = groups_of(outcome, lengths=[LENGTHS_A if len(outcome) == 4 else [5] * 8])
-    close(advantages_of(name, groups=groups, **slots)[0], expected)
+    assert_close(advantages_of(name, groups=groups, **slots)[0], expected)
 
 
 def test_batch_scale_of_rewards():
@@ -103,31 +99,31 @@ def test_batch_scale_of_rewards():
     ddof 1."""
     found = advantages_of("grpo", A, B, scale="batch_std(ddof=1, eps=1e-4, of='rewards')")
     a, b = 1.402859069, 0.4676196897
-    close(found, [[a, -b, -b, -b], [b, b, -a, b]])
+    assert_close(found, [[a, -b, -b, -b], [b, b, -a, b]])
 
 
 def test_batch_scale_of_values():
     """std of the eight centred values: √(Σ/7) with Σ = 2·(0.5625 + 3·0.0625) = 1.5."""
-    close(
+    assert_close(
         advantages_of("reinforce_pp_baseline", A, B)[0],
         np.array([0.75, -0.25, -0.25, -0.25]) / np.sqrt(1.5 / 7),
     )
 
 
 def test_sign_balance_over_the_batch():
-    close(advantages_of("sign_balance", A, B), [[1, -1, -1, -1], [1, 1, -1, 1]])  # n₊ = n₋ = 4
+    assert_close(advantages_of("sign_balance", A, B), [[1, -1, -1, -1], [1, 1, -1, 1]])  # n₊ = n₋ = 4
     found = advantages_of("sign_balance", A, [0] * 4, [1] * 4)  # n₊ = 5, n₋ = 7; uniform groups take part
-    close(found, [[1] + [-5 / 7] * 3, [-5 / 7] * 4, [1.0] * 4])
-    close(advantages_of("sign_balance", [1] * 4, [1] * 4), 0.0)  # one class only: no contrast
+    assert_close(found, [[1] + [-5 / 7] * 3, [-5 / 7] * 4, [1.0] * 4])
+    assert_close(advantages_of("sign_balance", [1] * 4, [1] * 4), 0.0)  # one class only: no contrast
 
 
 def test_stratified():
     """R = 1 0 0 1 1 0 0 1 over strata 0 0 0 1 1 1 1 2: 0.6·SAN + 0.4·GN; the stratum of one has SAN 0."""
     groups = groups_of([1, 0, 0, 1, 1, 0, 0, 1], lengths=[[5] * 8], stratum=jnp.array([[0, 0, 0, 1, 1, 1, 1, 2]]))
     blend = [1.248528111, -0.8242640517, -0.8242640517, 1, 1, -1, -1, 0.4]
-    close(advantages_of("stratified_grpo", groups=groups)[0], blend)
+    assert_close(advantages_of("stratified_grpo", groups=groups)[0], blend)
     san = [1.414213532, -0.7071067662, -0.7071067662, 1, 1, -1, -1, 0]
-    close(advantages_of("stratified_grpo", groups=groups, baseline="stratified(alpha=1.0)")[0], san)
+    assert_close(advantages_of("stratified_grpo", groups=groups, baseline="stratified(alpha=1.0)")[0], san)
     sample = [
         1.066986043,
         -0.7205758872,
@@ -138,18 +134,18 @@ def test_stratified():
         -0.8937809649,
     ]
     found = advantages_of("stratified_grpo", groups=groups, baseline="stratified(ddof=1)")[0]
-    close(found, [*sample, 0.3741657317])
+    assert_close(found, [*sample, 0.3741657317])
     # α = 0 and a single stratum are both GRPO with ddof 0
     plain = advantages_of("grpo", groups=groups, scale="group_std(ddof=0, eps=1e-8)")
-    close(advantages_of("stratified_grpo", groups=groups, baseline="stratified(alpha=0.0)"), plain)
-    close(advantages_of("stratified_grpo", groups=groups.replace(stratum=jnp.zeros((1, 8), jnp.int32))), plain)
+    assert_close(advantages_of("stratified_grpo", groups=groups, baseline="stratified(alpha=0.0)"), plain)
+    assert_close(advantages_of("stratified_grpo", groups=groups.replace(stratum=jnp.zeros((1, 8), jnp.int32))), plain)
 
 
 def test_overlong_penalty():
-    close(overlong_penalty(jnp.arange(5, 12), 10, 4), [0, 0, -0.25, -0.5, -0.75, -1, -1])
+    assert_close(overlong_penalty(jnp.arange(5, 12), 10, 4), [0, 0, -0.25, -0.5, -0.75, -1, -1])
     lengths = jnp.array([16384, 16385, 18432, 20479, 20480, 20481])
-    close(overlong_penalty(lengths, 20480, 4096), [0, -0.000244140625, -0.5, -0.9997558594, -1, -1], 1e-7)
-    close(overlong_penalty(jnp.array([9, 10, 11]), 10, 0), [0, 0, -1])
+    assert_close(overlong_penalty(lengths, 20480, 4096), [0, -0.000244140625, -0.5, -0.9997558594, -1, -1], 1e-7)
+    assert_close(overlong_penalty(jnp.array([9, 10, 11]), 10, 0), [0, 0, -1])
 
 
 def test_dapo():
@@ -158,21 +154,21 @@ def test_dapo():
     groups = groups_of(A, [1] * 4, lengths=[[5, 7, 9, 11]] * 2)
     est = make_estimator("dapo", shape="overlong(max_length=10, cache=4)")
     selected, advantages, _, metrics = jax.jit(est.estimate)(groups, {})
-    close(selected.rewards[0], [1, -1.25, -1.75, -2])
-    close(advantages[0], [1.460593487, -0.1825741858, -0.5477225575, -0.7302967433])
+    assert_close(selected.rewards[0], [1, -1.25, -1.75, -2])
+    assert_close(advantages[0], [1.460593487, -0.1825741858, -0.5477225575, -0.7302967433])
     # the all-correct group has different penalties, and is dropped all the same: outcomes decide
     assert selected.valid.tolist() == [[True] * 4, [False] * 4]
     assert metrics["kept_groups"].compute() == 0.5
     found = advantages_of(
         "dapo", groups=groups, shape="overlong(max_length=10, cache=4)", scale="group_std(ddof=0, eps=0.0)"
     )
-    close(found[0], [1.686548085, -0.2108185107, -0.632455532, -0.8432740427])
+    assert_close(found[0], [1.686548085, -0.2108185107, -0.632455532, -0.8432740427])
 
 
 def test_bnpo():
     """p̂ = 1/4, 3/4: m = 1/2, v = 1/16, a + b = 3, a = b = 3/2, so Beta(p̂; 3/2, 3/2) = (8/π)·√(p̂(1−p̂))."""
     found = advantages_of("bnpo", A, B)
-    close(found[0], np.array([0.75, -0.25, -0.25, -0.25]) / (8 / np.pi * np.sqrt(3 / 16)))
+    assert_close(found[0], np.array([0.75, -0.25, -0.25, -0.25]) / (8 / np.pi * np.sqrt(3 / 16)))
 
 
 def test_history_factor():
@@ -182,13 +178,13 @@ def test_history_factor():
     started = memory["reweight"].__class__(jnp.float32(0.6), jnp.zeros(10), jnp.int32(1))
     found = phase_one(est, groups_of(A, B), {"reweight": started})[1]
     low, high = [3.195266222] + [-0.5289074158] * 3, [0.6460089764, 0.6460089764, -2.61606272, 0.6460089764]
-    close(found, [low, high])
+    assert_close(found, [low, high])
     # the authors' code: 1.5, ddof 1, eps 1e-6; a window whose mean comes to 0.6 with this batch's 0.5 in it
     est = make_estimator("ha_dw_grpo", reweight="history(variant='window', strength=1.5, window=2)")
     past = est.init_memory(1)["reweight"].__class__(jnp.float32(0), jnp.array([0.0, 0.7]), jnp.int32(1))
     found = phase_one(est, groups_of(A, B), {"reweight": past})[1]
-    close(found[0], [3.192895599] + [-0.5285150103] * 3)
-    close(found[1], [0.6455296913, 0.6455296913, -2.614121818, 0.6455296913])
+    assert_close(found[0], [3.192895599] + [-0.5285150103] * 3)
+    assert_close(found[1], [0.6455296913, 0.6455296913, -2.614121818, 0.6455296913])
 
 
 @pytest.mark.parametrize(
@@ -210,7 +206,7 @@ def test_history_over_four_batches(option, expected):
     for right, anchor in zip([2, 3, 5, 4], expected):
         groups = groups_of([1] * right + [0] * (10 - right), lengths=[[1] * 10])
         memory = phase_one(est, groups, memory)[2]
-        close(memory["reweight"].anchor, anchor, 1e-6)
+        assert_close(memory["reweight"].anchor, anchor, 1e-6)
         unmoved = phase_one(est, empty, memory)[2]
         assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), memory, unmoved))
 
@@ -221,14 +217,14 @@ def test_curverl():
     half = [1, 1, 0, 0]
     memory = phase_one(est, groups_of(A, A, half, B, B, B), est.init_memory(6))[2]
     found = phase_one(est, groups_of(A, half, B, [1] * 4, [0] * 4, A), memory)[1]
-    close(found[0], [0.75, -0.25, -0.25, -0.25])
-    close(found[1], np.array([0.5, 0.5, -0.5, -0.5]) / 3)
-    close(found[2], np.array([0.25, 0.25, -0.75, 0.25]) / 2)
-    close(found[3:5], 0.0)
+    assert_close(found[0], [0.75, -0.25, -0.25, -0.25])
+    assert_close(found[1], np.array([0.5, 0.5, -0.5, -0.5]) / 3)
+    assert_close(found[2], np.array([0.25, 0.25, -0.75, 0.25]) / 2)
+    assert_close(found[3:5], 0.0)
 
 
 def test_posterior_table_moves_only_seen_prompts():
     est = make_estimator("mapp")
     groups = groups_of(A, B, prompt_id=jnp.array([2, 0]))
     table = phase_one(est, groups, est.init_memory(3))[2]["baseline"]["beta"]
-    close(table, [[4, 2], [1, 1], [2, 4]])
+    assert_close(table, [[4, 2], [1, 1], [2, 4]])

@@ -49,7 +49,7 @@ def estimator(slot, text):
     return make_estimator("grpo", **slots)
 
 
-def equal(a, b, tolerance=2e-6):
+def assert_equal(a, b, tolerance=2e-6):
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
@@ -79,22 +79,22 @@ def test_phase_one(slot, text):
         lengths=poisoned(groups.lengths, groups.valid, -(10**6)),
         stratum=poisoned(groups.stratum, groups.valid, 17),
     )
-    equal(phase_one(est, poison, first[2])[1:3], (advantages, moved), 0)
+    assert_equal(phase_one(est, poison, first[2])[1:3], (advantages, moved), 0)
 
     # permuting prompts permutes; permuting completions permutes
     rng = np.random.default_rng(1)
     prompts = rng.permutation(groups.outcome.shape[0])
     shuffled = jax.tree.map(lambda x: x[prompts], groups)
-    equal(phase_one(est, shuffled, first[2])[1:3], (advantages[prompts], moved))
+    assert_equal(phase_one(est, shuffled, first[2])[1:3], (advantages[prompts], moved))
     order = rng.permutation(groups.outcome.shape[1])
     shuffled = jax.tree.map(lambda x: x[:, order] if x.ndim == 2 else x, groups)
-    equal(phase_one(est, shuffled, first[2])[1:3], (advantages[:, order], moved))
+    assert_equal(phase_one(est, shuffled, first[2])[1:3], (advantages[:, order], moved))
 
     # nothing valid: nothing happens
     nothing = groups.replace(valid=jnp.zeros_like(groups.valid))
     _, none, still = phase_one(est, nothing, moved)
     assert (np.asarray(none) == 0).all()
-    equal(still, moved, 0)
+    assert_equal(still, moved, 0)
 
 
 NO_JIT = ["informative", "posterior"]
@@ -104,7 +104,7 @@ NO_JIT = ["informative", "posterior"]
 def test_no_jit_is_the_same(slot, text):
     est, groups = estimator(slot, text), random_groups(2)
     memory = est.init_memory(16)
-    equal(est.estimate(groups, memory)[1:3], phase_one(est, groups, memory)[1:3])
+    assert_equal(est.estimate(groups, memory)[1:3], phase_one(est, groups, memory)[1:3])
 
 
 @pytest.mark.parametrize("slot, text", TRANSFORMS)
@@ -167,14 +167,14 @@ def test_phase_two(slot, text):
             behaviour_logprobs=rows(batch.behaviour_logprobs),
             reference_logprobs=rows(batch.reference_logprobs),
         )
-        equal(phase_two(est, params, rows(logprobs), hostile), found, 0)
+        assert_equal(phase_two(est, params, rows(logprobs), hostile), found, 0)
 
     # rows may come in any order, and group ids may be any numbers
     order = np.random.default_rng(2).permutation(len(counts))
     shuffled = jax.tree.map(lambda x: x[order], batch.replace(group=1000 - 3 * batch.group))
     moved = phase_two(est, params, logprobs[order], shuffled)
-    equal(moved[:2], jax.tree.map(lambda x: x[order], found[:2]))
-    equal((moved.gradient, moved.loss, moved.slope), (found.gradient[order], found.loss, found.slope))
+    assert_equal(moved[:2], jax.tree.map(lambda x: x[order], found[:2]))
+    assert_equal((moved.gradient, moved.loss, moved.slope), (found.gradient[order], found.loss, found.slope))
 
     # no token anywhere: loss 0, gradient 0
     empty = phase_two(est, params, logprobs, batch.replace(completion_mask=jnp.zeros_like(batch.completion_mask)))
@@ -196,9 +196,9 @@ def test_padding_changes_nothing(slot, text):
     padded = jax.tree.map(lambda x: wider(x) if x.ndim == 2 else x, batch)
     T = logprobs.shape[1]
     other = phase_two(est, params, wider(logprobs), padded)
-    equal(other.loss, found.loss)
-    equal(other.gradient[:, :T], found.gradient)
-    equal(other.weights[:, :T], found.weights)
+    assert_equal(other.loss, found.loss)
+    assert_equal(other.gradient[:, :T], found.gradient)
+    assert_equal(other.weights[:, :T], found.weights)
     assert (np.asarray(other.weights)[:, T:] == 0).all() and (np.asarray(other.gradient)[:, T:] == 0).all()
 
 
@@ -222,7 +222,7 @@ def test_on_policy_gradient_is_the_plain_policy_gradient(slot, text):
     for old in (None, logprobs):
         found = phase_two(est, est.init_params(), logprobs, batch.replace(old_logprobs=old))
         expected = -found.weights * jnp.where(counts, batch.advantages[:, None], 0.0)
-        equal(found.gradient, expected)
+        assert_equal(found.gradient, expected)
 
 
 @pytest.mark.parametrize("slot, text", options("clip"))
@@ -231,7 +231,7 @@ def test_advantages_per_token(slot, text):
     est = estimator(slot, text)
     params, (logprobs, batch) = est.init_params(), random_batch(7)
     wide = jnp.where(batch.completion_mask, batch.advantages[:, None], jnp.nan)
-    equal(
+    assert_equal(
         phase_two(est, params, logprobs, batch.replace(advantages=wide)),
         phase_two(est, params, logprobs, batch),
     )

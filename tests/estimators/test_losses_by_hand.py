@@ -5,16 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import phase_two
+from runs import assert_close, phase_two
 
 from rlvr_jax.estimators import make_estimator
 from rlvr_jax.types import Batch
 
 LENGTHS_A, LENGTHS_B = [2, 4, 6, 8], [3, 5, 4, 8]
-
-
-def close(actual, expected, tolerance=1e-5):
-    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 def batch_of(lengths, advantages, **fields):
@@ -84,7 +80,7 @@ def test_token_weights(option, lengths, advantages, expected):
     est = make_estimator("grpo", aggregate=option)
     batch = batch_of(lengths, advantages)
     weights = est.token_weights(est.init_params(), batch)
-    close(weights, np.array(expected)[:, None] * np.array(batch.completion_mask), 1e-6)
+    assert_close(weights, np.array(expected)[:, None] * np.array(batch.completion_mask), 1e-6)
 
 
 def test_lambda_gradient():
@@ -102,8 +98,8 @@ def test_lambda_gradient():
         return found.loss, found.slope["aggregate"]["lambda"]
 
     loss, slope = run(1.0)
-    close([-loss, -slope], [-0.4082249984, -0.0592825126], 1e-6)
-    close(0.0 - 0.1 * run(0.0)[1], -0.0064724704, 1e-6)
+    assert_close([-loss, -slope], [-0.4082249984, -0.0592825126], 1e-6)
+    assert_close(0.0 - 0.1 * run(0.0)[1], -0.0064724704, 1e-6)
 
 
 # ---- losses of four rows off-policy: d = log-ratio, A = 1, −1, −½, 2, lengths 2, 4, 2, 3
@@ -152,13 +148,13 @@ def ratio_batch():
 def test_losses(slots, expected):
     batch, logprobs = ratio_batch()
     est = make_estimator("grpo", **slots)
-    close(est.loss(est.init_params(), logprobs, batch)[0], expected, 2e-6)
+    assert_close(est.loss(est.init_params(), logprobs, batch)[0], expected, 2e-6)
 
 
 def test_surrogate_of_each_token():
     batch, logprobs = ratio_batch()
     losses, metrics = jax.jit(make_estimator("grpo").token_losses)(logprobs, batch)
-    close(
+    assert_close(
         -losses,
         [
             [1.2, 0.7408182207, 0, 0],
@@ -168,11 +164,11 @@ def test_surrogate_of_each_token():
         ],
     )
     # held: .22 and .3 above (A > 0), −.6 and −1.5 below (A < 0), of eleven tokens
-    close(
+    assert_close(
         [metrics[k].compute() for k in ("clip_fraction", "clip_fraction_high", "clip_fraction_low")],
         [4 / 11, 2 / 11, 2 / 11],
     )
-    close(metrics["kl"].compute(), 0.02173505343)  # mean of exp(e) − e − 1 over the eleven tokens
+    assert_close(metrics["kl"].compute(), 0.02173505343)  # mean of exp(e) − e − 1 over the eleven tokens
 
 
 def token_values(est, batch, logprobs):
@@ -187,8 +183,8 @@ def test_soft_gate():
     est = make_estimator("sapo")
     batch = batch_of([1, 1], [1.0, -1.0], group=jnp.arange(2), old_logprobs=jnp.zeros((2, 1)))
     loss, gradient = token_values(est, batch, jnp.zeros((2, 1)))
-    close(loss, -2.0 + 2.0 / 1.05)
-    close(gradient, [[-1.0], [1.0]])
+    assert_close(loss, -2.0 + 2.0 / 1.05)
+    assert_close(gradient, [[-1.0], [1.0]])
 
 
 def test_cispo_keeps_the_gradient_of_clipped_tokens():
@@ -196,7 +192,7 @@ def test_cispo_keeps_the_gradient_of_clipped_tokens():
     est = make_estimator("cispo")
     batch = batch_of([1], [2.0], old_logprobs=jnp.full((1, 1), -4.0))
     loss, gradient = token_values(est, batch, jnp.full((1, 1), -1.0))
-    close([loss, gradient[0, 0]], [10.0, -10.0])
+    assert_close([loss, gradient[0, 0]], [10.0, -10.0])
 
 
 @pytest.mark.parametrize(
@@ -216,5 +212,5 @@ def test_correction(option, expected):
     old = jnp.log(jnp.array([[4.0, 0.25, 1.5]])) - 3.0
     batch = batch_of([3], [1.0], old_logprobs=old, behaviour_logprobs=jnp.full((1, 3), -3.0))
     loss, gradient = token_values(est, batch, jnp.full((1, 3), -2.0))
-    close(-gradient, expected)
-    close(loss, 2.0 * np.sum(expected))
+    assert_close(-gradient, expected)
+    assert_close(loss, 2.0 * np.sum(expected))

@@ -7,15 +7,12 @@ Fixtures as there: A: r = 1, 0, 0, 0; B: r = 1, 1, 0, 1; C: r = 1, .5, 0, .25; A
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from runs import assert_close
 from test_advantages_by_hand import A, B, C, advantages_of, groups_of
 from test_losses_by_hand import LENGTHS_A, LENGTHS_B, STANDARD_A, batch_of, ratio_batch
 
 from rlvr_jax.estimators import make_estimator, registries, theory
 from rlvr_jax.masked import masked_std
-
-
-def close(actual, expected, tolerance=1e-5):
-    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +27,7 @@ def close(actual, expected, tolerance=1e-5):
     ],
 )
 def test_standard_deviation(outcome, ddof, expected):
-    close(masked_std(jnp.asarray(outcome, jnp.float32), jnp.ones(4, bool), ddof=ddof), expected, 1e-6)
+    assert_close(masked_std(jnp.asarray(outcome, jnp.float32), jnp.ones(4, bool), ddof=ddof), expected, 1e-6)
 
 
 STANDARDISED = [  # (r − mean)/(std + eps)
@@ -53,7 +50,7 @@ STANDARDISED = [  # (r − mean)/(std + eps)
 def test_group_std(outcome, ddof, eps, expected):
     groups = groups_of(outcome, lengths=[[1] * len(outcome)])
     found = advantages_of("grpo", groups=groups, scale=f"group_std(ddof={ddof}, eps={eps})")
-    close(found[0], expected, 2e-6)
+    assert_close(found[0], expected, 2e-6)
 
 
 def test_stratified_advantage_alone_with_ddof_1():
@@ -61,7 +58,7 @@ def test_stratified_advantage_alone_with_ddof_1():
     groups = groups_of([1, 0, 0, 1, 1, 0, 0, 1], lengths=[[5] * 8], stratum=jnp.array([[0, 0, 0, 1, 1, 1, 1, 2]]))
     found = advantages_of("stratified_grpo", groups=groups, baseline="stratified(alpha=1.0, ddof=1)")[0]
     a, b = 1.154700518, 0.8660253888
-    close(found, [a, -a / 2, -a / 2, b, b, -b, -b, 0])
+    assert_close(found, [a, -a / 2, -a / 2, b, b, -b, -b, 0])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +72,7 @@ def test_stratified_advantage_alone_with_ddof_1():
 )
 def test_history_factor(p_hat, strength, expected):
     """Φ = strength·exp(∓(p̂ − 0.6)) for A > 0 and A < 0."""
-    close(theory.history_factor(p_hat, 0.6, [1, -1], strength), expected, 1e-9)
+    assert_close(theory.history_factor(p_hat, 0.6, [1, -1], strength), expected, 1e-9)
 
 
 def test_history_steps():
@@ -101,13 +98,13 @@ K3 = [  # eᵉ − e − 1 at e = ±.1, .2, 0, −.3, .05, 0, .4, −.2, .1, .3
 def test_k3():
     k3 = registries["kl"].make("k3(beta=1.0)")
     found = k3.apply(jnp.zeros(5), jnp.asarray([-0.5, -0.1, 0, 0.1, 0.5]))
-    close(found, [0.1065306597, 0.004837418036, 0, 0.005170918076, 0.1487212707], 1e-7)
+    assert_close(found, [0.1065306597, 0.004837418036, 0, 0.005170918076, 0.1487212707], 1e-7)
     batch, logprobs = ratio_batch()
     batch = batch.replace(advantages=jnp.zeros(4))
     for aggregate, mean in (("sequence_mean", 0.02284409048), ("token_mean", 0.02173505343)):
         est = make_estimator("grpo", kl="k3(beta=1.0)", aggregate=aggregate)
-        close(est.token_losses(logprobs, batch)[0], K3, 1e-6)
-        close(est.loss({}, logprobs, batch)[0], mean, 1e-6)
+        assert_close(est.token_losses(logprobs, batch)[0], K3, 1e-6)
+        assert_close(est.loss({}, logprobs, batch)[0], mean, 1e-6)
 
 
 SURROGATES = [
@@ -135,14 +132,14 @@ SURROGATES = [
 @pytest.mark.parametrize("slots, expected", SURROGATES)
 def test_surrogate_of_each_token(slots, expected):
     batch, logprobs = ratio_batch()
-    close(-make_estimator("grpo", **slots).token_losses(logprobs, batch)[0], expected)
+    assert_close(-make_estimator("grpo", **slots).token_losses(logprobs, batch)[0], expected)
 
 
 @pytest.mark.parametrize("clip, expected", [("ppo", 4.48168907), ("ppo(dual=3.0)", 3.0)])
 def test_dual_clip_of_one_token(clip, expected):
     """d = 1.5, A = −1: e^1.5, or 3."""
     batch = batch_of([1], [-1.0], old_logprobs=jnp.full((1, 1), -2.5))
-    close(make_estimator("grpo", clip=clip).token_losses(jnp.full((1, 1), -1.0), batch)[0], expected)
+    assert_close(make_estimator("grpo", clip=clip).token_losses(jnp.full((1, 1), -1.0), batch)[0], expected)
 
 
 SEQUENCE_RATIOS = [  # exp of the mean of d; of d clipped to ±.4 on the side that A pushes to
@@ -157,14 +154,14 @@ def test_sequence_ratios(option, expected):
     batch, logprobs = ratio_batch()
     est = make_estimator("grpo", ratio=option, clip="none")
     losses = np.asarray(est.token_losses(logprobs, batch)[0])[:, 0]
-    close(-losses / np.array([1, -1, -0.5, 2]), expected)
+    assert_close(-losses / np.array([1, -1, -0.5, 2]), expected)
 
 
 @pytest.mark.parametrize("name", ["gspo", "gspo_token"])
 def test_sequence_surrogate(name):
     batch, logprobs = ratio_batch()
     found = make_estimator(name).token_losses(logprobs, batch)[0]
-    close(-found[:, 0], [0.9607894392, -1.268074997, -0.49985, 2.0008])
+    assert_close(-found[:, 0], [0.9607894392, -1.268074997, -0.49985, 2.0008])
 
 
 def test_lambda_weights():
@@ -172,11 +169,11 @@ def test_lambda_weights():
     z = np.array([-1.34164078, -0.4472135935, 0.4472135935, 1.34164078])
     h = np.array([0.8509288022, 0.9503096007, 1.049690399, 1.149071198])
     f = np.array([0.8562135822, 0.945676605, 1.044487333, 1.153622479])
-    close(1 + z / 9, h, 1e-9)
-    close(4 * np.exp(h) / np.exp(h).sum(), f, 1e-9)
+    assert_close(1 + z / 9, h, 1e-9)
+    assert_close(4 * np.exp(h) / np.exp(h).sum(), f, 1e-9)
     est = make_estimator("grpo", aggregate="learnable(start=1.0)")
     batch = batch_of(LENGTHS_A, STANDARD_A)
-    close(est.token_weights(est.init_params(), batch)[:, 0] * 20, f)
+    assert_close(est.token_weights(est.init_params(), batch)[:, 0] * 20, f)
 
 
 def test_grpo_as_a_weight_over_token_mean():
@@ -186,7 +183,7 @@ def test_grpo_as_a_weight_over_token_mean():
         make_estimator("grpo", aggregate=text).token_weights({}, batch)[:, 0]
         for text in ("sequence_mean", "token_mean")
     )
-    close(sequence / token, [2.5, 1.25, 0.8333333333, 0.625])
+    assert_close(sequence / token, [2.5, 1.25, 0.8333333333, 0.625])
 
 
 COEFFICIENTS = [  # weight · advantage, ddof 0
@@ -202,7 +199,7 @@ COEFFICIENTS = [  # weight · advantage, ddof 0
 @pytest.mark.parametrize("outcome, lengths, aggregate, expected", COEFFICIENTS)
 def test_coefficients(outcome, lengths, aggregate, expected):
     est = make_estimator("grpo", scale="group_std(ddof=0, eps=0.0)", aggregate=aggregate)
-    close(theory.token_coefficient(est, lengths, outcome), expected, 1e-6)
+    assert_close(theory.token_coefficient(est, lengths, outcome), expected, 1e-6)
 
 
 def test_lambda_base_stays_positive_up_to_81_responses():
@@ -210,4 +207,4 @@ def test_lambda_base_stays_positive_up_to_81_responses():
     for G, smallest in ((16, 1 - 3.872983346 / 9), (81, 1 - np.sqrt(80) / 9), (82, 0.0)):
         lengths = np.array([1.0] + [2.0] * (G - 1))
         z = (lengths - lengths.mean()) / lengths.std()
-        close((1 + z / 9).min(), smallest, 1e-9)
+        assert_close((1 + z / 9).min(), smallest, 1e-9)

@@ -1,19 +1,25 @@
 """The policy: a decoder behind pure functions over a plain dict of parameters."""
 
-from rlvr_jax.policy.logprobs import make_logprobs, to_rows
+from rlvr_jax.policy.logprobs import make_logprobs, make_predictors, to_rows
 from rlvr_jax.policy.policy import Cache, Policy, PromptCache, make_policy
 from rlvr_jax.policy.pretrained import load_pretrained, read_pretrained, resolve_model_path
+from rlvr_jax.policy.recurrent import Cell, RecurrentArchitecture, from_cell, make_recurrent_policy
 from rlvr_jax.policy.transformer import REMAT_POLICIES, Architecture
 
 __all__ = [
     "REMAT_POLICIES",
     "Architecture",
     "Cache",
+    "Cell",
     "Policy",
     "PromptCache",
+    "RecurrentArchitecture",
+    "from_cell",
     "load_pretrained",
     "make_logprobs",
     "make_policy",
+    "make_predictors",
+    "make_recurrent_policy",
     "read_pretrained",
     "resolve_model_path",
     "to_rows",

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from rlvr_jax.policy.policy import Policy
 from rlvr_jax.types import Array, PyTree
 
+SMALL = 64  # vocabulary entries
+
 
 def to_rows(tokens: Array, prompt_mask: Array, attend_mask: Array, completions_per_row: int):
     """Rows for `Policy.apply` out of rollouts.
@@ -45,6 +47,26 @@ def to_rows(tokens: Array, prompt_mask: Array, attend_mask: Array, completions_p
     )
 
 
+def make_predictors(policy: Policy, completions_per_row: int = 1) -> Callable:
+    """A function (params, tokens i32[B, S], prompt_mask bool[B, N], attend_mask bool[B, T]) → hidden [B, T, D]: the
+    state each completion token is predicted from. Token t is predicted from token t − 1, the first from the prompt's
+    last (prompts are left-padded)."""
+
+    def predictors(params: PyTree, tokens: Array, prompt_mask: Array, attend_mask: Array) -> Array:
+        rows, length = attend_mask.shape
+        prompt_length = prompt_mask.shape[1]
+        groups = rows // completions_per_row
+        hidden = policy.apply(params, *to_rows(tokens, prompt_mask, attend_mask, completions_per_row))
+        width = hidden.shape[-1]
+        start = jnp.broadcast_to(
+            hidden[:, None, prompt_length - 1 : prompt_length], (groups, completions_per_row, 1, width)
+        )
+        rest = hidden[:, prompt_length:].reshape(groups, completions_per_row, length - 1, width)
+        return jnp.concatenate([start, rest], axis=2).reshape(rows, length, width)
+
+    return predictors
+
+
 def make_logprobs(
     policy: Policy, *, completions_per_row: int = 1, temperature: float = 1.0, head_chunks: int = 1
 ) -> Callable:
@@ -57,32 +79,28 @@ def make_logprobs(
     temperature 0 (greedy evaluation) is scored as temperature 1.
     """
     temperature = temperature or 1.0
+    predictors = make_predictors(policy, completions_per_row)
 
     def head(params, hidden, targets):
         logits = policy.logits(params, hidden) / temperature
         log_normaliser = jax.nn.logsumexp(logits, axis=-1)
-        chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+        if logits.shape[-1] <= SMALL:  # the backward pass of a lookup is a scatter, slower than all of a small row
+            here = targets[..., None] == jnp.arange(logits.shape[-1]).reshape((1,) * targets.ndim + (-1,))
+            chosen = jnp.where(here, logits, 0.0).sum(axis=-1)
+        else:
+            chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         probabilities = jnp.exp(logits - log_normaliser[..., None])
         return chosen - log_normaliser, log_normaliser - (probabilities * logits).sum(axis=-1)
 
     def logprobs(params: PyTree, tokens: Array, prompt_mask: Array, attend_mask: Array):
         rows, length = attend_mask.shape
-        prompt_length = prompt_mask.shape[1]
-        groups = rows // completions_per_row
-        hidden = policy.apply(params, *to_rows(tokens, prompt_mask, attend_mask, completions_per_row))
-        width = hidden.shape[-1]
-        # token t is predicted from token t − 1, the first one from the prompt's last (prompts are left-padded)
-        start = jnp.broadcast_to(
-            hidden[:, None, prompt_length - 1 : prompt_length], (groups, completions_per_row, 1, width)
-        )
-        rest = hidden[:, prompt_length:].reshape(groups, completions_per_row, length - 1, width)
-        predictors = jnp.concatenate([start, rest], axis=2).reshape(rows, length, width)
-        targets = tokens[:, prompt_length:]
+        hidden = predictors(params, tokens, prompt_mask, attend_mask)
+        targets = tokens[:, prompt_mask.shape[1] :]
         if head_chunks == 1:
-            return head(params, predictors, targets)
+            return head(params, hidden, targets)
         cut = lambda x: jnp.moveaxis(x.reshape(rows, head_chunks, length // head_chunks, *x.shape[2:]), 1, 0)
         checked = jax.checkpoint(lambda pair: head(params, *pair))
-        pieces = jax.lax.map(checked, (cut(predictors), cut(targets)))
+        pieces = jax.lax.map(checked, (cut(hidden), cut(targets)))
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, length), pieces)
 
     return logprobs

@@ -1,6 +1,6 @@
 """The sampler and its methods."""
 
 from rlvr_jax.sampling.methods import SamplingMethod
-from rlvr_jax.sampling.sampler import make_sampler
+from rlvr_jax.sampling.sampler import Environment, make_sampler
 
-__all__ = ["SamplingMethod", "make_sampler"]
+__all__ = ["Environment", "SamplingMethod", "make_sampler"]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from rlvr_jax.types import Array
 
+SMALL = 64  # vocabularies up to this are summed in one product
 BLOCK = 256  # vocabulary entries per partial sum of the inverse CDF
 
 
@@ -81,6 +82,13 @@ def inverse_cdf(probabilities: Array, keys: Array) -> Array:
     draw = lambda key: jax.random.uniform(key, (), jnp.float32)
     for _ in rows:
         draw = jax.vmap(draw)
+    if size <= SMALL:
+        # a product, where a scan would be a loop; rounding may differ between its columns, hence `possible`
+        upto = jnp.matmul(probabilities, jnp.triu(jnp.ones((size, size))), precision="highest")
+        possible = probabilities > 0
+        beyond = (upto > draw(keys)[..., None] * upto[..., -1:]) & possible
+        last = size - 1 - jnp.argmax(possible[..., ::-1], axis=-1)
+        return jnp.where(beyond.any(axis=-1), jnp.argmax(beyond, axis=-1), last).astype(jnp.int32)
     padded = jnp.pad(probabilities, [(0, 0)] * len(rows) + [(0, -size % BLOCK)])
     blocks = padded.reshape(*rows, -1, BLOCK)
     upto = jnp.cumsum(blocks.sum(axis=-1), axis=-1)

@@ -68,14 +68,15 @@ def _window_step(memory: History, y, eta, window):
 
 
 @registry.register
-def history(variant="anchor", strength=1.3, eta=0.1, window=10) -> AdvantageTransform:
-    """A ← A·Φ, Φ = strength·exp(−sgn(A)·(p̂ − C)): hard prompts' successes and easy prompts' failures gain.
+def history(variant="anchor", strength=1.3, eta=0.1, window=10, slope=1.0) -> AdvantageTransform:
+    """A ← A·Φ, Φ = strength·exp(−slope·sgn(A)·(p̂ − C)): hard prompts' successes and easy prompts' failures gain.
 
         "anchor":  C⁻ the last posterior (first batch: y);  C⁺ = (1 − η)·C⁻ + η·y,  η = clip(eta·σ, 0, 1)
         "window":  C the mean of the last `window` batch means, this one included
 
     y is the batch's mean outcome, p̂ the group's, σ the population std of the last `window` posteriors (1
-    while there are fewer than two). Φ has no gradient; where p̂ = C it is `strength`.
+    while there are fewer than two). Φ has no gradient; where p̂ = C it is `strength`. `slope` is 1 in the paper; 0
+    leaves only `strength`, −1 turns the preference round: two controls.
     Reference: Yang et al. 2026, HA-DW, arXiv:2601.08521.
     Departs: eta, window and the first C are not in the paper. The authors' code is "window" with strength
     1.5.
@@ -84,6 +85,7 @@ def history(variant="anchor", strength=1.3, eta=0.1, window=10) -> AdvantageTran
     require_between("reweight=history", "strength", strength, 0)
     require_between("reweight=history", "eta", eta, 0)
     require_whole("reweight=history", "window", window, 1)
+    require_between("reweight=history", "slope", slope, -10, 10)
     step = _anchor_step if variant == "anchor" else _window_step
 
     def init(num_prompts):
@@ -96,7 +98,7 @@ def history(variant="anchor", strength=1.3, eta=0.1, window=10) -> AdvantageTran
         seen = groups.valid.any()
         memory = jax.tree.map(lambda new, old: jnp.where(seen, new, old), moved, memory)
         gap = masked_mean(groups.outcome, groups.valid, axis=1, keepdims=True) - anchor
-        return values_PG * strength * jnp.exp(-jnp.sign(values_PG) * gap), memory
+        return values_PG * strength * jnp.exp(-slope * jnp.sign(values_PG) * gap), memory
 
     return AdvantageTransform(init=init, update=update, declares=frozenset({"sign_preserving"}))
 

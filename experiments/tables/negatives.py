@@ -1,0 +1,61 @@
+"""What negative gradients do to length and exploration, on a task where search pays; and e3's curriculum."""
+
+from experiments.table import Claim, Measure, Table
+from experiments.tables._common import SCALE, SEEDS, columns, entry
+
+SOURCE = "Setlur et al. 2025, e3, arXiv:2506.09026"
+PUBLISHED = "AIME25 pass@1: base 35.5, e3-1.7B 43.8; masking negatives stops the growth of length (a figure)"
+weighted = lambda weight: entry("e3", reweight=f"negatives(weight={weight})")
+task = lambda give_up: {"task": f"search(prompts=8, options=3, hard_options=8, give_up={give_up})"}
+
+TABLE = Table(
+    name="negatives",
+    title="Negative gradients and search",
+    question="Do negative gradients lengthen the search and keep exploring, and does a coupled curriculum help?",
+    base="configs/lab.py:grpo",
+    common={"steps": 300, "sampling.completion_length": 16},
+    arms={
+        "kept": entry("e3"),
+        "masked": entry("e3_masked"),
+        "half": weighted(0.5),
+        "double": weighted(2.0),
+        "kept, budget grows": {**entry("e3"), "curriculum.budget": (4, 16, 150)},
+        "kept, coupled": {**entry("e3"), "curriculum.budget": (4, 16, 150), "curriculum.prompts": (0.5, 1.0, 150)},
+    },
+    reference="kept",
+    cases={"patient": task(0.3), "gives up": task(0.7)},
+    columns=columns(raw=0.5, matched=0.3, adam=0.003),
+    seeds=SEEDS,
+    measures=(
+        Measure("tries, end", "rollout/calls", first=270, digits=2),
+        Measure("pass@1 hard, end", "rollout/pass@1_hard", first=270, better="higher"),
+        Measure("pass@1, end", "rollout/pass@1", first=270, better="higher"),
+        Measure("entropy, end", "update/entropy", first=270),
+    ),
+    claims=(
+        Claim("masking negatives stops the search from growing", SOURCE, PUBLISHED, "masked", "tries, end", "-"),
+        Claim("and costs reward on hard prompts", SOURCE, PUBLISHED, "masked", "pass@1 hard, end", "-"),
+        Claim("and entropy", SOURCE, "a figure", "masked", "entropy, end", "-"),
+        Claim(
+            "a curriculum coupled with the budget ends better",
+            SOURCE,
+            PUBLISHED,
+            "kept, coupled",
+            "pass@1 hard, end",
+            "+",
+        ),
+        Claim(
+            "than a growing budget alone",
+            SOURCE,
+            "a figure",
+            "kept, coupled",
+            "pass@1 hard, end",
+            "+",
+            against="kept, budget grows",
+        ),
+    ),
+    curves=("rollout/calls", "rollout/pass@1_hard", "update/entropy"),
+    notes=SCALE
+    + " The answer is a digit among 3 (easy) or 8 (hard) that is drawn anew for every completion; each try is "
+    "answered right or wrong, and the last try counts. Curricula end at step 150.",
+)

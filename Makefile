@@ -3,6 +3,8 @@
 #
 #   make demo                    SmolLM2-135M-Instruct learns from verifiable rewards (ESTIMATOR=dr_grpo, CONFIG=addsub10)
 #   make demo-tiny               a tiny policy learns from scratch, about a minute, no model file
+#   make tables                  the tables of toy experiments: what is missing of their runs, then the results (JOBS=2)
+#   make table-length            one of them (table-NAME); table-smollm2 is of the real model, and only made by name
 #   make test                    lint, format check and the tests
 #   make test-slow               the slow proofs as well
 #   make test-oracles            our numbers against installed TRL and Tunix (several GB, in environments of their own)
@@ -16,10 +18,13 @@ VENV      ?= .venv
 ESTIMATOR ?= grpo
 CONFIG    ?= demo
 WORKDIR   ?= runs/$(CONFIG)-$(ESTIMATOR)
+JOBS      ?= 2
+TABLES_ROOT ?= runs/tables
+OUT       ?= experiments/results/tables
 BIN       := $(VENV)/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo demo-tiny test test-slow test-oracles lint format bench lock setup clean
+.PHONY: demo demo-tiny tables test test-slow test-oracles lint format bench lock setup clean
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: requirements.lock pyproject.toml
@@ -38,6 +43,16 @@ demo: $(VENV)/.model
 
 demo-tiny: $(VENV)/.installed
 	$(BIN)/rlvr train --config=configs/tiny.py:$(ESTIMATOR) --workdir=runs/tiny-$(ESTIMATOR)
+
+tables: $(VENV)/.installed
+	$(BIN)/python -m experiments.launch --all --jobs $(JOBS) --root $(TABLES_ROOT)
+	$(BIN)/python -m experiments.tabulate --all --root $(TABLES_ROOT) --out $(OUT)
+
+table-%: $(VENV)/.installed
+	$(BIN)/python -m experiments.launch $* --root $(TABLES_ROOT)
+	$(BIN)/python -m experiments.tabulate $* --root $(TABLES_ROOT) --out $(OUT)
+
+table-smollm2: $(VENV)/.model
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

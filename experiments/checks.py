@@ -37,6 +37,7 @@ def check(table: Table) -> None:
     )
     _check_seeds(table)
     _check_measures(table)
+    _check_heatmaps(table)
     for claim in table.claims:
         _check_claim(table, claim)
     _check_configs(table)
@@ -96,6 +97,14 @@ def _check_measure(table: Table, measure: Measure) -> None:
     )
     wrong(measure.smooth < 1, f"smooth={measure.smooth}: must be at least 1 step")
     wrong(measure.digits < 0, f"digits={measure.digits}: must not be negative")
+
+
+def _check_heatmaps(table: Table) -> None:
+    labels = [measure.label for measure in table.measures]
+    for label in table.heatmaps:
+        text = f"heatmaps={label!r}: no measure{nearest(label, labels)} Choose from {labels}"
+        _require(label in labels, table, text)
+        _require(table.heatmaps.count(label) == 1, table, f"heatmaps: {label!r} more than once")
 
 
 def _check_claim(table: Table, claim: Claim) -> None:

@@ -1,4 +1,4 @@
-"""The figures of a table: curves over steps, and a forest plot of paired differences. Readable without colour."""
+"""The figures of a table: curves over steps, a forest plot of paired differences, heat maps; colour is not needed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments import text
+from experiments.heatmap import heatmap
 from experiments.markdown import curve_words
 from experiments.summary import Comparison, Judged, Summary, measure_of, rows_of
 from rlvr_jax.report.drawing import STYLE
 
+FIGURES = ("effects.png", "heatmap.png", "curves.png")
 INK, SOFT, GRID = "#1c1d1f", "#5c6066", "#e6e6e6"
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5C00", "#5A4FCF")  # Okabe and Ito's
 DASHES = ("-", (0, (5, 1.6)), (0, (1, 1.2)), (0, (6, 1.4, 1, 1.4)), (0, (9, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (2, 2.5)))
@@ -28,10 +30,10 @@ MOST_ROWS = 26  # of a forest panel; with more, only the arms of claims
 
 
 def draw(summary: Summary, folder: Path) -> list[Path]:
-    """Writes curves.png and effects.png as far as there is something to draw; returns their paths."""
+    """Writes those of FIGURES that there is something to draw for; returns their paths."""
     written = []
     with matplotlib.rc_context({**STYLE, "font.family": "DejaVu Sans"}):
-        for name, figure in (("curves.png", curves(summary)), ("effects.png", effects(summary))):
+        for name, figure in zip(FIGURES, (effects(summary), heatmap(summary, COLUMN_TITLES), curves(summary))):
             if figure is not None:
                 # No version and no date inside: equal numbers give equal bytes.
                 figure.savefig(folder / name, dpi=DPI, metadata={"Software": None})

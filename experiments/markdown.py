@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from experiments import text
 from experiments.summary import Comparison, Summary
@@ -39,8 +39,8 @@ CSV_HEAD = [
 ]
 
 
-def markdown(summary: Summary, curves: bool, effects: bool) -> str:
-    """The whole page; `curves` and `effects` say which figures there are."""
+def markdown(summary: Summary, figures: Collection[str]) -> str:
+    """The whole page; `figures` are the names of those that lie beside it."""
     table = summary.table
     parts = [f"# {table.title}", table.question]
     if summary.missing:
@@ -50,13 +50,15 @@ def markdown(summary: Summary, curves: bool, effects: bool) -> str:
         parts.append(table.notes)
     if summary.judged:
         parts += ["## Claims", _claims(summary), _sentences(summary)]
-    if effects:
+    if "effects.png" in figures:
         parts.append("![paired differences and their intervals](effects.png)")
+    if "heatmap.png" in figures:
+        parts.append("![means over seeds, arms by cases](heatmap.png)")
     if summary.values:
         parts += ["## Measures", text.family_words(summary)]
         for measure in table.measures:
             parts += _measure(summary, measure)
-    if curves:
+    if "curves.png" in figures:
         parts += ["## Curves", "![mean over seeds with 95 % band](curves.png)", curve_words(summary)]
     for name, panel in summary.panels:
         parts += _panel(summary, name, panel)

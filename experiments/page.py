@@ -1,9 +1,9 @@
 """page.html of a table: claims and verdicts first, then figures, measures and panels. No script, nothing fetched but
-the two figures beside it."""
+the figures beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from experiments import text
 from experiments.summary import Judged, Summary
@@ -11,6 +11,7 @@ from experiments.table import Measure
 from rlvr_jax.report.style import CSS
 from rlvr_jax.report.text import escape
 
+FIGURES = {"effects.png": "Paired differences", "heatmap.png": "Arms by cases", "curves.png": "Curves"}
 OWN_CSS = """
 .claims { display: grid; gap: 14px; }
 .claims h3 { overflow-wrap: anywhere; }
@@ -25,8 +26,8 @@ tr.new > * { border-top: 2px solid var(--line); }
 """
 
 
-def page(summary: Summary, curves: bool, effects: bool) -> str:
-    """The whole page; `curves` and `effects` say which figures lie beside it."""
+def page(summary: Summary, figures: Collection[str]) -> str:
+    """The whole page; `figures` are the names of those that lie beside it."""
     table = summary.table
     parts = [f"<h1>{escape(table.title)}</h1>", f'<p class="lead">{escape(table.question)}</p>']
     if summary.missing:
@@ -36,10 +37,7 @@ def page(summary: Summary, curves: bool, effects: bool) -> str:
     if summary.judged:
         cards = "".join(_claim(summary, judged) for judged in summary.judged)
         parts.append(_section("Claims", f'<div class="claims">{cards}</div>'))
-    if effects:
-        parts.append(_figure("Paired differences", "effects.png"))
-    if curves:
-        parts.append(_figure("Curves", "curves.png"))
+    parts += [_figure(title, name) for name, title in FIGURES.items() if name in figures]
     if summary.values:
         note = f'<p class="soft">{_words(text.family_words(summary))}</p>'
         parts.append(_section("Measures", note + "".join(_measure(summary, measure) for measure in table.measures)))

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from experiments.runs import Runs
 from experiments.table import RunKey, Table
 from rlvr_jax.config import check, estimator_of
+from rlvr_jax.policy import Architecture
 from rlvr_jax.run import open_model
 
 # Published dense bfloat16 peak of one chip, FLOP/s (cloud.google.com/tpu/docs), and dimensions of a topology.
@@ -66,6 +67,8 @@ def train_command(table: Table, runs: Runs, key: RunKey, python: str = "python")
 def slice_lines(table: Table, runs: Runs, keys: list[RunKey], where: Slice) -> list[str]:
     """One command a run, those of real models each followed by a comment with its estimate."""
     lines = [f"# {table.name}: {len(keys)} runs, each on {where.kind}:{where.topology} ({where.chips} chips)"]
+    if not table.toy:
+        lines.append("# (the trainer is one process so far: slices of one host; see the README's limits)")
     estimates: dict[tuple, str] = {}
     for key in keys:
         lines.append(shlex.join(train_command(table, runs, key)))
@@ -83,10 +86,7 @@ def estimate(config: ConfigDict, where: Slice) -> str:
     scoring 2·N·T for old log-probabilities (more than one update a step) and for a reference; updates 6·N·T an
     epoch. Evaluation, attention's square and recomputation are left out.
     """
-    try:
-        parameters = open_model(config)[0].parameter_count()
-    except (OSError, ValueError, ImportError) as error:
-        return f"no estimate: the model's sizes are not known here ({' '.join(str(error).split())})"
+    parameters, from_config = _parameters(config)
     tokens = (
         config.prompts_per_step
         * config.group_size
@@ -97,12 +97,22 @@ def estimate(config: ConfigDict, where: Slice) -> str:
     updates = (6 * config.updates.epochs + 2 * scored) * parameters * tokens
     peak = where.chips * PEAKS[where.kind]
     seconds = config.steps * (sampling / (peak * SAMPLING_USE) + updates / (peak * UPDATE_USE))
+    named = " (by the config's sizes, without the embedding: no model file here)" if from_config else ""
     return (
-        f"{parameters / 1e6:.4g} M parameters, {tokens} tokens a step, {config.steps} steps: "
+        f"{parameters / 1e6:.4g} M parameters{named}, {tokens} tokens a step, {config.steps} steps: "
         f"{config.steps * (sampling + updates):.2e} FLOP, {_duration(seconds)}, "
         f"{seconds * where.chips / 3600:.2g} chip-hours at {UPDATE_USE:.0%} of the peak in updates and "
-        f"{SAMPLING_USE:.0%} in sampling ({SAYS}){_fit(config, where)}"
+        f"{SAMPLING_USE:.0%} in sampling ({SAYS}){'' if from_config else _fit(config, where)}"
     )
+
+
+def _parameters(config: ConfigDict) -> tuple[int, bool]:
+    """(number, whether it rests on the config's sizes because the model's file is not here)."""
+    try:
+        return open_model(config)[0].parameter_count(), False
+    except (OSError, ValueError, ImportError):
+        names = ("width", "layers", "heads", "kv_heads", "head_size", "hidden")
+        return Architecture(vocabulary=0, **{name: config.model[name] for name in names}).parameter_count(), True
 
 
 def _fit(config: ConfigDict, where: Slice) -> str:

@@ -93,6 +93,7 @@ class Table:
     measures: tuple[Measure, ...]
     claims: tuple[Claim, ...] = ()
     curves: tuple[str, ...] = ()
+    heatmaps: tuple[str, ...] = ()  # labels of measures shown as arms × cases
     panels: tuple[Panel, ...] = ()
     notes: str = ""
     allow_equal: bool = False  # two arms may be the same: a null table, which asks what noise looks like

@@ -1,7 +1,8 @@
 """Tables, figures and verdicts out of runs: python -m experiments.tabulate TABLE [TABLE ...]
 
-Writes table.md, table.csv, page.html, curves.png and effects.png to experiments/results/tables/TABLE; reads nothing
-but the table and the files of its runs, so a second call writes the same bytes.
+Writes table.md, table.csv, page.html, verdicts.json and figures to experiments/results/tables/TABLE, and the claims of
+all tables there to README.md above them; reads nothing but the table and the files of its runs, so a second call
+writes the same bytes.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from rich.console import Console, Group
 from rich.table import Table as Grid
 from rich.text import Text
 
-from experiments import text
+from experiments import text, verdicts
 from experiments.checks import check
-from experiments.figures import draw
-from experiments.launch import chosen_tables, seeds_of
+from experiments.figures import FIGURES, draw
+from experiments.launch import chosen_tables, rebased, seeds_of
 from experiments.markdown import csv_text, markdown
 from experiments.page import page
 from experiments.runs import Unreadable
@@ -40,10 +41,11 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m experiments.tabulate", description=__doc__, epilog=EXAMPLES, formatter_class=form
     )
     top.add_argument("tables", nargs="*", metavar="TABLE", help="names of experiments/tables/*.py")
-    top.add_argument("--all", action="store_true", help="every table")
+    top.add_argument("--all", action="store_true", help="every toy table; a real model's is named")
     top.add_argument("--root", default="runs/tables", metavar="DIR", help="where runs lie (default: %(default)s)")
     top.add_argument("--out", default=RESULTS, metavar="DIR", help="where results go (default: %(default)s)")
     top.add_argument("--seeds", type=int, metavar="N", help="only the first N seeds of a table")
+    top.add_argument("--base", metavar="CONFIG", help="the runs of toy tables' arms on a real model (see launch)")
     top.add_argument("--partial", action="store_true", help="tabulate what is there, and say what is missing")
     return top
 
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     console = Console(highlight=False)
     try:
-        for table in chosen_tables(options.tables, options.all):
+        for table in rebased(chosen_tables(options.tables, options.all), options.base):
             check(table)
             seeds = seeds_of(table, options.seeds)
             tabulate(table, options.root, options.out, seeds, options.partial, console)
@@ -71,25 +73,26 @@ def tabulate(
     partial: bool = False,
     console: Console | None = None,
 ) -> Summary:
-    """Writes the results of a checked table to out/NAME and shows its verdicts.
+    """Writes the results of a checked table to out/NAME and out/README.md, and shows its verdicts.
 
     Raises:
-      ValueError: what `summarise` refuses.
+      ValueError: what `summarise` refuses, or another table's verdicts.json that cannot be read.
     """
     summary = summarise(table, root, table.seeds if seeds is None else seeds, partial)
     folder = Path(out) / table.name
     folder.mkdir(parents=True, exist_ok=True)
-    for old in ("curves.png", "effects.png"):
+    for old in FIGURES:
         (folder / old).unlink(missing_ok=True)
     drawn = {path.name for path in draw(summary, folder)}
-    figures = ("curves.png" in drawn, "effects.png" in drawn)
     contents = {
-        "table.md": markdown(summary, *figures),
+        "table.md": markdown(summary, drawn),
         "table.csv": csv_text(summary),
-        "page.html": page(summary, *figures),
+        "page.html": page(summary, drawn),
+        verdicts.FILE: verdicts.verdicts_text(summary),
     }
     for name, content in contents.items():
         write(folder / name, content)
+    write(Path(out) / "README.md", verdicts.overview(out))
     if console is not None:
         console.print(terminal(summary))
         console.print(f"{folder}: {', '.join(sorted([*contents, *drawn]))}", soft_wrap=True, markup=False)

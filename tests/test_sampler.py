@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlvr_jax.policy import Policy, make_logprobs
 from rlvr_jax.rng import key_for, row_keys
-from rlvr_jax.sampling import SamplingMethod, make_sampler, methods
+from rlvr_jax.sampling import Environment, SamplingMethod, make_sampler, methods
 from rlvr_jax.sampling.methods import inverse_cdf
 from rlvr_jax.types import Prompts
 
@@ -223,6 +223,92 @@ def test_the_same_completions_on_four_devices():
     one = drawn(rows_of(tiny.random_prompts(5, LENGTHS), [0, 1, 2, 2])).tolist()
     assert len({tuple(row) for row in one}) == 8  # those of the two equal prompts too
     assert tiny.on_devices(4, DEVICES) == {"4x1": one, "2x2": one}
+
+
+# --- an environment that writes, too ---
+
+
+def echo() -> Environment:
+    """Answers an even token with its successor, twice; rows that draw a number above 1/2 begin with a forced 8. Token
+    12 is answered with the end. The state counts tokens and how many the environment wrote."""
+
+    def begin(prompt_id, keys):
+        first = jax.vmap(jax.vmap(lambda key: jax.random.uniform(key) > 0.5))(keys)
+        zero = jnp.zeros(keys.shape, jnp.int32)
+        return {"next": jnp.where(first, 8, -1), "left": zero, "count": zero, "first": first, "last": zero}
+
+    def step(state, token):
+        own = state["next"] < 0
+        left = jnp.where(own & (token % 2 == 0), 2, jnp.maximum(state["left"] - 1, 0))
+        answer = jnp.where(own & (token == 12), END, jnp.where(left > 0, (token + 1) % 13, -1))
+        count = state["count"] + 1
+        return {**state, "next": answer, "left": left, "count": count, "last": token}
+
+    return Environment(begin, step, lambda state: state["next"])
+
+
+@functools.cache
+def conversing(stop_early=True):
+    policy, _ = tiny.make(layers=1)
+    options = {"group_size": G, "completion_length": 10, "end_ids": (END,), "pad_id": PAD, "stop_early": stop_early}
+    return jax.jit(make_sampler(policy, environment=echo(), **options))
+
+
+def conversation(stop_early=True, prompts=None, row_ids=None):
+    _, params = tiny.make(layers=1)
+    prompts = tiny.random_prompts(5, LENGTHS * 2) if prompts is None else prompts
+    ids = jnp.arange(len(prompts.prompt_id) * G) if row_ids is None else jnp.asarray(row_ids)
+    return prompts, *jax.device_get(conversing(stop_early)(params, prompts, jax.random.key(2), ids))
+
+
+def replay(completion, first):
+    """(its own places, tokens, whether it ended by itself) by the rules of `echo`, from the tokens alone."""
+    forced, left, own = (8 if first else -1), 0, []
+    for place, token in enumerate(completion):
+        own.append(forced < 0)
+        assert forced in (-1, token), (completion, place)
+        left = 2 if own[-1] and token % 2 == 0 else max(left - 1, 0)
+        forced = END if own[-1] and token == 12 else ((token + 1) % 13 if left else -1)
+        if token == END:
+            break
+    return own + [False] * (len(completion) - len(own)), len(own), bool(own[len(own) - 1]) and token == END
+
+
+def test_what_an_environment_writes_is_seen_and_not_trained_on():
+    policy, params = tiny.make(layers=1)
+    _, rollouts, state = conversation()
+    completions = rollouts.tokens[:, -10:]
+    for row, completion in enumerate(completions.tolist()):
+        own, count, ended = replay(completion, state["first"].reshape(-1)[row])
+        assert rollouts.completion_mask[row].tolist() == own
+        assert rollouts.attend_mask[row].tolist() == [place < count for place in range(10)]
+        assert rollouts.lengths[row] == sum(own) and rollouts.finished[row] == ended
+        # nothing steps after the end
+        assert state["count"].reshape(-1)[row] == count and state["last"].reshape(-1)[row] == completion[count - 1]
+    forced = rollouts.attend_mask & ~rollouts.completion_mask
+    assert forced[:, 0].any() and not forced[:, 0].all()
+    cut = (forced & (completions == END)).any(axis=1)  # ended by the environment: truncated
+    assert cut.any() and rollouts.finished.any() and not (cut & rollouts.finished).any()
+    score = jax.jit(make_logprobs(policy))(params, rollouts.tokens, rollouts.prompt_mask, rollouts.attend_mask)[0]
+    wanted = np.where(rollouts.completion_mask, score, 0)
+    np.testing.assert_allclose(rollouts.behaviour_logprobs, wanted, atol=1e-5)
+
+
+def test_running_to_the_end_changes_nothing():
+    tiny.assert_trees_close(conversation(stop_early=False)[1:], conversation()[1:], rtol=0, atol=0)
+
+
+def test_a_conversation_depends_on_its_prompt_and_row_id_alone():
+    prompts, rollouts, state = conversation()
+    order = np.array([6, 0, 3, 1, 7, 2, 5, 4])
+    rows = (order[:, None] * G + np.arange(G)).reshape(-1)
+    _, moved, moved_state = conversation(prompts=rows_of(prompts, order), row_ids=rows)
+    np.testing.assert_array_equal(moved.tokens, rollouts.tokens[rows])
+    for name in state:
+        np.testing.assert_array_equal(moved_state[name].reshape(-1), state[name].reshape(-1)[rows])
+    others = jax.tree.map(lambda new, old: new.at[1].set(old[1]), tiny.random_prompts(6, [7] * 8), prompts)
+    _, beside, _ = conversation(prompts=others)
+    np.testing.assert_array_equal(beside.tokens[2:4], rollouts.tokens[2:4])
 
 
 # --- methods ---

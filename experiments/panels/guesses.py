@@ -100,8 +100,8 @@ def sign_balance_is_reinforce(
         "columns": ["prompts", "G", "batches", "batch: A − (r − P)/(1 − P)", "group: A − (r − p̂)/(1 − p̂)"],
         "rows": rows,
         "note": "Largest difference, relative to the largest advantage of its batch; c = 1, another c multiplies both. "
-        "So SignBalance over the batch is REINFORCE with the batch's pass rate P as baseline, times 1/(1 − P): all that "
-        "a prompt with pass rate p samples, right or wrong, has the mean advantage (p − P)/(1 − P), and the factor grows "
-        f"without bound as P → 1. Groups here have both outcomes. holds asks < 1e-5; found {largest:.1e}.",
+        "So SignBalance over the batch is REINFORCE with the batch's pass rate P as baseline, times 1/(1 − P): all "
+        "that a prompt with pass rate p samples, right or wrong, has mean advantage (p − P)/(1 − P), and the factor "
+        f"grows without bound as P → 1. Groups have both outcomes. holds asks < 1e-5; found {largest:.1e}.",
         "holds": largest < 1e-5,
     }

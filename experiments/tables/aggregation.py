@@ -17,7 +17,7 @@ TABLE = Table(
     question="Which aggregation learns fastest when wrong answers are longer, as long, or shorter than right ones, and "
     "is it more than its step size?",
     base="configs/lab.py:grpo",
-    common={"steps": 200, "sampling.completion_length": 16},
+    common={"steps": 150, "sampling.completion_length": 16},
     arms={
         "sequence": entry("grpo"),
         "token, batch": entry("grpo", aggregate="token_mean"),
@@ -31,9 +31,9 @@ TABLE = Table(
     seeds=SEEDS,
     measures=(
         Measure("pass@1, area", "rollout/pass@1", "area", better="higher"),
-        Measure("pass@1, end", "rollout/pass@1", first=180, better="higher"),
-        Measure("length, end", "rollout/length", first=180, digits=2),
-        Measure("truncated, end", "rollout/truncated", first=180, better="lower"),
+        Measure("pass@1, end", "rollout/pass@1", first=130, better="higher"),
+        Measure("length, end", "rollout/length", first=130, digits=2),
+        Measure("truncated, end", "rollout/truncated", first=130, better="lower"),
     ),
     claims=(
         Claim("balanced learns better than the sequence mean", BALANCED, CELLS, "balanced", "pass@1, area", "+"),

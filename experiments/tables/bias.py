@@ -17,7 +17,7 @@ TABLE = Table(
     question="Is the group baseline biased by difficulty as the closed form says, and does reweighting by history help "
     "beyond larger steps?",
     base="configs/lab.py:grpo",
-    common={"steps": 250, "sampling.completion_length": 6, "task": LOOKUP_HARD_EASY},
+    common={"steps": 200, "sampling.completion_length": 6, "task": LOOKUP_HARD_EASY},
     arms={
         "GRPO": entry("grpo"),
         "GRPO, steps × 1.3": {**entry("grpo"), "optimizer.rate_factor": 1.3},
@@ -32,7 +32,7 @@ TABLE = Table(
     measures=(
         Measure("hard, area", "rollout/pass@1_hard", "area", better="higher"),
         Measure("pass@1, area", "rollout/pass@1", "area", better="higher"),
-        Measure("pass@1, end", "rollout/pass@1", first=230, better="higher"),
+        Measure("pass@1, end", "rollout/pass@1", first=180, better="higher"),
     ),
     claims=(
         Claim("HA-DW learns hard prompts faster", SOURCE, PUBLISHED, "HA-DW λ 1.3", "hard, area", "+"),

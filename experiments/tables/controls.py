@@ -12,7 +12,7 @@ TABLE = Table(
     title="Random reward",
     question="When the reward is a coin, which estimator moves the length of responses?",
     base="configs/lab.py:grpo",
-    common={"steps": 120, "sampling.completion_length": 16},
+    common={"steps": 100, "sampling.completion_length": 16},
     arms={
         "constant": entry("grpo", aggregate="constant(length='completion')"),
         "sequence": entry("grpo"),
@@ -23,12 +23,12 @@ TABLE = Table(
     },
     reference="constant",
     cases={f"coin {p}": task(p) for p in (0.125, 0.5, 0.875)},
-    columns=columns(raw=0.3, matched=0.1, adam=0.002),
+    columns=columns(raw=0.1, matched=0.1, adam=0.001),
     seeds=SEEDS,
     measures=(
-        Measure("length, end", "rollout/length", first=100, digits=2),
-        Measure("truncated, end", "rollout/truncated", first=100),
-        Measure("entropy, end", "update/entropy", first=100),
+        Measure("length, end", "rollout/length", first=80, digits=2),
+        Measure("truncated, end", "rollout/truncated", first=80),
+        Measure("entropy, end", "update/entropy", first=80),
     ),
     claims=(
         Claim(

@@ -15,7 +15,7 @@ TABLE = Table(
     title="Guessing and SignBalance",
     question="Where an answer can be guessed, does SignBalance keep the policy reasoning?",
     base="configs/lab.py:grpo",
-    common={"steps": 300, "group_size": 16, "sampling.completion_length": 8},
+    common={"steps": 160, "group_size": 16, "sampling.completion_length": 8},
     arms={
         "GRPO": entry("grpo"),
         "no std": entry("grpo_no_std"),
@@ -30,8 +30,8 @@ TABLE = Table(
         Measure("reasoning, bounded", "rollout/reasoning_bounded", "area", better="higher"),
         Measure("pass@1, bounded", "rollout/pass@1_bounded", "area", better="higher"),
         Measure("pass@1, open", "rollout/pass@1_open", "area", better="higher"),
-        Measure("pass@1, held out", "rollout/pass@1_held_out_bounded", first=280, better="higher"),
-        Measure("reasoning, held out", "rollout/reasoning_held_out_bounded", first=280, better="higher"),
+        Measure("pass@1, held out", "rollout/pass@1_held_out_bounded", first=140, better="higher"),
+        Measure("reasoning, held out", "rollout/reasoning_held_out_bounded", first=140, better="higher"),
     ),
     claims=(
         Claim(

@@ -13,7 +13,7 @@ TABLE = Table(
     title="A learnable length preference",
     question="Does learning λ along with the policy beat the aggregations it contains?",
     base="configs/lab.py:grpo",
-    common={"steps": 120, "sampling.completion_length": 16},
+    common={"steps": 100, "sampling.completion_length": 16},
     arms={
         "token, group (λ = 0)": entry("grpo", aggregate="token_mean(scope='group')"),
         "GRPO": entry("grpo"),
@@ -26,8 +26,8 @@ TABLE = Table(
     seeds=SEEDS,
     measures=(
         Measure("pass@1, area", "rollout/pass@1", "area", better="higher"),
-        Measure("pass@1, end", "rollout/pass@1", first=100, better="higher"),
-        Measure("length, end", "rollout/length", first=100, digits=2),
+        Measure("pass@1, end", "rollout/pass@1", first=80, better="higher"),
+        Measure("length, end", "rollout/length", first=80, digits=2),
     ),
     claims=(
         Claim("learning λ beats λ = 0", SOURCE, PUBLISHED, "λ-GRPO, rate 0.1", "pass@1, area", "+"),

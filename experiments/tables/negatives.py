@@ -13,28 +13,30 @@ TABLE = Table(
     title="Negative gradients and search",
     question="Do negative gradients lengthen the search and keep exploring, and does a coupled curriculum help?",
     base="configs/lab.py:grpo",
-    common={"steps": 300, "sampling.completion_length": 16},
+    common={"steps": 150, "sampling.completion_length": 16},
     arms={
         "kept": entry("e3"),
         "masked": entry("e3_masked"),
         "half": weighted(0.5),
         "double": weighted(2.0),
-        "kept, budget grows": {**entry("e3"), "curriculum.budget": (4, 16, 150)},
-        "kept, coupled": {**entry("e3"), "curriculum.budget": (4, 16, 150), "curriculum.prompts": (0.5, 1.0, 150)},
+        "kept, budget grows": {**entry("e3"), "curriculum.budget": (4, 16, 75)},
+        "kept, coupled": {**entry("e3"), "curriculum.budget": (4, 16, 75), "curriculum.prompts": (0.5, 1.0, 75)},
     },
     reference="kept",
-    cases={"patient": task(0.3), "gives up": task(0.7)},
-    columns=columns(raw=0.5, matched=0.3, adam=0.003),
+    cases={"gives up often": task(0.7), "gives up at once": task(0.95)},
+    columns=columns(raw=0.1, matched=0.1, adam=0.001),
     seeds=SEEDS,
     measures=(
-        Measure("tries, end", "rollout/calls", first=270, digits=2),
-        Measure("pass@1 hard, end", "rollout/pass@1_hard", first=270, better="higher"),
-        Measure("pass@1, end", "rollout/pass@1", first=270, better="higher"),
-        Measure("entropy, end", "update/entropy", first=270),
+        Measure("tries, area", "rollout/calls", "area", digits=2),
+        Measure("tries, end", "rollout/calls", first=130, digits=2),
+        Measure("pass@1 hard, area", "rollout/pass@1_hard", "area", better="higher"),
+        Measure("pass@1 hard, end", "rollout/pass@1_hard", first=130, better="higher"),
+        Measure("pass@1, end", "rollout/pass@1", first=130, better="higher"),
+        Measure("entropy, end", "update/entropy", first=130),
     ),
     claims=(
-        Claim("masking negatives stops the search from growing", SOURCE, PUBLISHED, "masked", "tries, end", "-"),
-        Claim("and costs reward on hard prompts", SOURCE, PUBLISHED, "masked", "pass@1 hard, end", "-"),
+        Claim("masking negatives stops the search from growing", SOURCE, PUBLISHED, "masked", "tries, area", "-"),
+        Claim("and costs reward on hard prompts", SOURCE, PUBLISHED, "masked", "pass@1 hard, area", "-"),
         Claim("and entropy", SOURCE, "a figure", "masked", "entropy, end", "-"),
         Claim(
             "a curriculum coupled with the budget ends better",
@@ -57,5 +59,5 @@ TABLE = Table(
     curves=("rollout/calls", "rollout/pass@1_hard", "update/entropy"),
     notes=SCALE
     + " The answer is a digit among 3 (easy) or 8 (hard) that is drawn anew for every completion; each try is "
-    "answered right or wrong, and the last try counts. Curricula end at step 150.",
+    "answered right or wrong, and the last try counts. Curricula end at step 75.",
 )

@@ -12,7 +12,7 @@ TABLE = Table(
     question="Does dividing by the group's standard deviation learn faster, on hard prompts above all, once step sizes "
     "are matched?",
     base="configs/lab.py:grpo",
-    common={"steps": 300, "sampling.completion_length": 6, "task": LOOKUP_HARD_EASY},
+    common={"steps": 200, "sampling.completion_length": 6, "task": LOOKUP_HARD_EASY},
     arms={
         "std": entry("grpo"),
         "no std": entry("grpo_no_std"),

@@ -19,7 +19,7 @@ TABLE = Table(
     question="Which rung of DAPO's recipe helps, each added to the ones before it?",
     base="configs/lab.py:grpo",
     common={
-        "steps": 80,
+        "steps": 60,
         "sampling.completion_length": 12,
         "task": TASK,
         "prompts_per_step": 16,
@@ -39,8 +39,8 @@ TABLE = Table(
     seeds=SEEDS,
     measures=(
         Measure("pass@1, area", "rollout/pass@1", "area", better="higher"),
-        Measure("pass@1 hard, end", "rollout/pass@1_hard", first=70, better="higher"),
-        Measure("truncated, end", "rollout/truncated", first=70, better="lower"),
+        Measure("pass@1 hard, end", "rollout/pass@1_hard", first=50, better="higher"),
+        Measure("truncated, end", "rollout/truncated", first=50, better="lower"),
         Measure("entropy, area", "update/entropy", "area"),
     ),
     claims=(

@@ -16,10 +16,10 @@ TABLE = Table(
     question="Does comparing completions within their number of calls let a policy find the longer way that pays?",
     base="configs/lab.py:grpo",
     common={"steps": 200, "group_size": 16, "sampling.completion_length": 8},
-    arms={f"α {alpha}": blend(alpha) for alpha in (0.0, 0.6, 0.8, 0.9, 0.95, 1.0)},
+    arms={f"α {alpha}": blend(alpha) for alpha in (0.0, 0.6, 0.8, 0.9, 1.0)},
     reference="α 0.0",
-    cases={f"skill {skill}": task(skill) for skill in (0.1, 0.2, 0.3, 0.4)},
-    columns=columns(raw=3.0, matched=0.3, adam=0.003),
+    cases={f"skill {skill}": task(skill) for skill in (0.1, 0.2, 0.3)},
+    columns=columns(raw=1.0, matched=0.3, adam=0.003),
     seeds=SEEDS,
     measures=(
         Measure("reward, end", "rollout/pass@1", first=180, better="higher"),
@@ -41,6 +41,7 @@ TABLE = Table(
         ),
     ),
     curves=("rollout/pass@1", "rollout/calls"),
+    heatmaps=("reward, end", "calls, end"),
     notes=SCALE
     + " No call: right at 0.4 by the prior; one call: 0.55 at best; two calls: right always, once their code "
     "is read, which the policy starts to do at the rate named by the case.",

@@ -86,9 +86,14 @@ def _order(configs: Sequence[ConfigDict]) -> tuple[list[str], list[str], np.ndar
         places[place] = number
     columns, arms = ([*dict.fromkeys(parts)] for parts in zip(*places))
     columns.sort(key=lambda column: column[0] == "matched")
-    missing = [(c, configs[0].estimator.name) for c in columns for a in arms if (c, a) not in places]
+    missing = [(column, arm) for column in columns for arm in arms if (column, arm) not in places]
     if missing:
-        raise ValueError(f"a block is every arm in every column; {len(missing)} runs are missing, in {missing[0][0]}")
+        column, arm = missing[0]
+        like = next(config for config in configs if _arm(config) == arm)
+        raise ValueError(
+            f"a block is every arm in every column; {len(missing)} run(s) are missing, one of them "
+            f"estimator.name={like.estimator.name!r} with {dict(zip(COLUMN_KEYS, column))}"
+        )
     order = np.asarray([places[column, arm] for column in columns for arm in arms])
     return arms, [kind for kind, _ in columns], order
 
@@ -110,6 +115,8 @@ def run_block(configs: Sequence[ConfigDict], reference: ConfigDict) -> list[dict
     Raises:
       ValueError: a config that cannot run, runs that do not agree in what they must share, a missing run or reference.
     """
+    if not configs:
+        raise ValueError("a block needs at least one run; no run was given")
     checked = [check_lab(config) for config in configs]
     for key in SHARED:
         common_value(configs, key)
@@ -134,7 +141,9 @@ def run_block(configs: Sequence[ConfigDict], reference: ConfigDict) -> list[dict
     if "matched" in kinds and (
         estimators[setting.reference].init_memory(2) or estimators[setting.reference].init_params()
     ):
-        raise ValueError("reference: an estimator that remembers or learns cannot be the measure of the others' norms")
+        raise ValueError(
+            f"reference: {reference.estimator.name!r} remembers or learns; it cannot be the measure of the others' norms"
+        )
     warm = (first.warm_start.updates, first.warm_start.completions_per_prompt)
     program = _program(toy, estimators, setting, first.policy.width, warm)
     knobs = _knobs([configs[number] for number in order], steps)

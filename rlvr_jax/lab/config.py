@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ml_collections import ConfigDict
 
 from rlvr_jax.config import estimator_of, flatten, unknown_key
@@ -29,7 +31,7 @@ def lab_defaults(estimator: str = "grpo") -> ConfigDict:
             "warm_start": {
                 "updates": 300,
                 "learning_rate": 0.01,
-                "completions_per_prompt": 8,
+                "completions_per_prompt": 4,
             },
             "estimator": {"name": estimator, **dict.fromkeys(SLOTS, "")},
             "updates": {"epochs": 1, "minibatches": 1},
@@ -67,6 +69,8 @@ def check_lab(config: ConfigDict) -> tuple[Toy, Estimator]:
     for key in flat:
         if key not in known:
             raise unknown_key(key, known)
+    for key, value in flat.items():
+        _require(not isinstance(value, float) or math.isfinite(value), flat, key, "must be finite")
     positive = "steps group_size policy.width sampling.completion_length updates.epochs updates.minibatches"
     for key in [*positive.split(), "warm_start.updates", "warm_start.completions_per_prompt"]:
         _require(flat[key] >= 1, flat, key, "must be at least 1")
@@ -75,19 +79,30 @@ def check_lab(config: ConfigDict) -> tuple[Toy, Estimator]:
     )
     for key in rates.split():
         _require(flat[key] >= 0, flat, key, "must not be negative")
+    _require(flat["seed"] < 2**31, flat, "seed", "must be in [0, 2147483647]: it is an int32 of the program")
     for key in ("optimizer.b1", "optimizer.b2"):
         _require(0 <= flat[key] < 1, flat, key, "must be in [0, 1)")
     _require(flat["sampling.temperature"] > 0, flat, "sampling.temperature", "must be above 0")
     _require(flat["optimizer.kind"] in KINDS, flat, "optimizer.kind", f"choose from {list(KINDS)}")
     toy, estimator = make_toy(config.task), estimator_of(config)
+    needs_none = "reference" not in estimator.needs
+    _require(needs_none, flat, "estimator.kl", "the lab keeps no reference policy; choose an estimator without kl")
     _check_sizes(flat, toy, estimator)
+    _check_curriculum(flat)
+    return toy, estimator
+
+
+def _check_curriculum(flat: dict) -> None:
     for key in ("curriculum.budget", "curriculum.prompts"):
         value = flat[key]
-        ok = len(value) == 3 and min(value) >= 0 and int(value[2]) == value[2]
+        numbers = len(value) == 3 and all(isinstance(x, (int, float)) for x in value)
+        ok = numbers and min(value) >= 0 and int(value[2]) == value[2]
         _require(ok, flat, key, "must be (from, to, steps), none negative")
     start, end, _ = flat["curriculum.prompts"]
     _require(0 < start <= 1 and 0 < end <= 1, flat, "curriculum.prompts", "shares must be in (0, 1]")
-    return toy, estimator
+    start, end, _ = flat["curriculum.budget"]
+    ok = end == 0 or min(start, end) >= 1
+    _require(ok, flat, "curriculum.budget", "a completion has at least 1 token; to = 0 sets no budget")
 
 
 def _check_sizes(flat: dict, toy: Toy, estimator: Estimator) -> None:
@@ -103,7 +118,8 @@ def _check_sizes(flat: dict, toy: Toy, estimator: Estimator) -> None:
         f"the estimator {estimator.describe()!r} needs at least {estimator.min_group}",
     )
     if flat["sampling.dynamic"]:
-        _require(kept > 0, flat, "prompts_per_step", "sampling.dynamic needs more prompts sampled than trained on")
+        constraint = f"sampling.dynamic needs more prompts sampled than trained on: choose from 1 … {toy.prompts - 1}"
+        _require(0 < kept < toy.prompts, flat, "prompts_per_step", constraint)
 
 
 def common_value(configs: list[ConfigDict], key: str):

@@ -124,8 +124,9 @@ class _Lab:
         groups without contrast are drawn again)."""
         valid, count = groups.valid, groups.prompt_id.shape[0]
         if "options" in dials:  # the easiest prompts are those with the fewest options; ties by id
-            rank = jnp.argsort(jnp.argsort(dials["options"][groups.prompt_id], stable=True), stable=True)
             trainable = valid.any(axis=1)
+            options = jnp.where(trainable, dials["options"][groups.prompt_id], jnp.iinfo(jnp.int32).max)
+            rank = jnp.argsort(jnp.argsort(options, stable=True), stable=True)
             valid = valid & (rank < jnp.ceil(share * trainable.sum()))[:, None]
         if not self.setting.kept:
             return groups.replace(valid=valid)
@@ -223,7 +224,8 @@ class _Lab:
             old = jax.vmap(score)(carry.params, rollouts)
         batch = _batches(rollouts, groups, advantages, old)
         matched = self.reference_batch(rollouts, offered, old) if "matched" in self.setting.kinds else None
-        metrics = jax.vmap(from_groups)(seen)
+        # of every rollout, those not chosen included; rewards as the estimator shaped them, as in a training run
+        metrics = jax.vmap(from_groups)(seen.replace(rewards=groups.rewards))
         metrics |= jax.vmap(lambda groups, state: self.world.measure(dials, groups, state))(seen, state)
         metrics |= {name: from_estimate[name] for name in ("zero_variance_groups", "kept_groups", "advantage_abs")}
         carry, from_update = self.update(carry._replace(memory=memory), batch, matched, knobs, seed, index)

@@ -78,7 +78,9 @@ def _tools(toy: Toy, dials: PyTree, state: State) -> Array:
     first = _like(jax.nn.one_hot(0, VOCABULARY), guess)
     copied = jax.nn.one_hot(jnp.maximum(state.seen, 0), VOCABULARY)
     decoded = jax.nn.one_hot(jnp.maximum(state.seen - 5, 0), VOCABULARY)
-    decoded = dials["skill"] * decoded + (1 - dials["skill"]) * guess
+    missed = guess * (1 - decoded)
+    missed = missed / jnp.maximum(missed.sum(axis=-1, keepdims=True), 1e-9)
+    decoded = dials["skill"] * decoded + (1 - dials["skill"]) * missed
     zero, one, two = dials["mix"][0], dials["mix"][1], dials["mix"][2]
     again = two / jnp.maximum(one + two, 1e-9)
     calls = state.calls[..., None]

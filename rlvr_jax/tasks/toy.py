@@ -156,6 +156,10 @@ def _require(task: str, condition: bool, dial: str, value, constraint: str) -> N
         raise ValueError(f"task={task}: {dial}={value!r} {constraint}")
 
 
+def _are_numbers(value, count: int) -> bool:
+    return isinstance(value, tuple) and len(value) == count and all(isinstance(x, (int, float)) for x in value)
+
+
 def _require_shares(task: str, **dials) -> None:
     for dial, value in dials.items():
         ok = isinstance(value, (int, float)) and 0 <= value <= 1
@@ -206,9 +210,10 @@ def lookup(
     _require_sizes("lookup", prompts, [options])
     _require_shares("lookup", hesitate=hesitate, stop_right=stop_right, stop_wrong=stop_wrong)
     for dial, value in {"rates": rates, "hard": hard or rates}.items():
-        ok = isinstance(value, tuple) and len(value) == 2 and 0 < value[0] <= value[1] < 1
+        ok = _are_numbers(value, 2) and 0 < value[0] <= value[1] < 1
         _require("lookup", ok, dial, value, "must be two pass rates 0 < low <= high < 1")
-    _require("lookup", -1 <= random_reward <= 1, "random_reward", random_reward, "must be -1 (off) or in [0, 1]")
+    ok = _are_numbers((random_reward,), 1) and (random_reward == -1 or 0 <= random_reward <= 1)
+    _require("lookup", ok, "random_reward", random_reward, "must be -1 (off) or in [0, 1]")
     spread = lambda ends: np.repeat(np.linspace(*ends, prompts // 2), 2)
     rate = _halves(prompts, spread(rates), spread(hard)) if hard else np.linspace(*rates, prompts)
     dials = _dials(
@@ -224,7 +229,8 @@ def reason(prompts=16, held_out=0, options=2, open_options=10, calls=2, share=0.
     `open_options`); after `calls` calls it is shown. The demonstrator reasons with probability `share`, and then copies
     what it was shown with probability `skill`."""
     _require_sizes("reason", prompts, [options, open_options])
-    _require("reason", held_out >= 0 and held_out % 2 == 0, "held_out", held_out, "must be even and not negative")
+    ok = isinstance(held_out, int) and held_out >= 0 and held_out % 2 == 0
+    _require("reason", ok, "held_out", held_out, "must be an even whole number, not negative")
     _require("reason", isinstance(calls, int) and calls >= 1, "calls", calls, "must be a whole number of at least 1")
     _require_shares("reason", share=share, skill=skill)
     count = prompts + held_out
@@ -236,12 +242,12 @@ def reason(prompts=16, held_out=0, options=2, open_options=10, calls=2, share=0.
 def tools(prompts=16, options=4, prior=0.4, clear=0.55, skill=0.3, mix=(0.4, 0.4, 0.2)) -> Toy:
     """Strata by the number of calls. The label is drawn anew for every completion: the first option with probability
     `prior`. No call: answering the first option is right at `prior`. One call shows the label with probability `clear`,
-    else another option. Two calls show it in a code that the demonstrator reads with probability `skill`: the best in
-    the end, and poor at the start. `mix` is how often the demonstrator makes none, one and two calls."""
+    else another option. Two calls show it in a code that the demonstrator reads rightly with probability `skill`,
+    else wrongly: the best in the end, and poor at the start. `mix` is how often the demonstrator makes none, one and two calls."""
     _require_sizes("tools", prompts, [options])
     _require("tools", options <= 5, "options", options, "must be at most 5: a code has five symbols")
     _require_shares("tools", prior=prior, clear=clear, skill=skill)
-    ok = isinstance(mix, tuple) and len(mix) == 3 and abs(sum(mix) - 1) < 1e-6 and min(mix) >= 0
+    ok = _are_numbers(mix, 3) and abs(sum(mix) - 1) < 1e-6 and min(mix) >= 0
     _require("tools", ok, "mix", mix, "must be three shares that sum to 1")
     dials = _dials(prompts, np.full(prompts, options), clear=clear, skill=skill, mix=mix)
     dials["prior"] = np.full(prompts, prior, np.float32)

@@ -95,14 +95,12 @@ def test_a_run_of_another_config_is_refused(tmp_path, monkeypatch):
     assert lab.seeds == []
 
 
-def test_ctrl_c_between_blocks_keeps_what_is_done(tmp_path, monkeypatch, capsys):
-    write_table(tmp_path, monkeypatch)
+def test_ctrl_c_between_blocks_keeps_what_is_done(tmp_path, monkeypatch):
     FakeLab(small(), monkeypatch, stop_at=1)
-    assert main(["small", "--root", str(tmp_path)]) == 130
-    error = capsys.readouterr().err
-    assert "1 of 3 blocks of small are done" in error and f"experiments.launch small --root {tmp_path}" in error
+    with pytest.raises(launching.Interrupted, match="1 of 3 blocks of small are done"):
+        launch(small(), tmp_path)
     lab = FakeLab(small(), monkeypatch)
-    assert main(["small", "--root", str(tmp_path)]) == 0
+    launch(small(), tmp_path)
     assert lab.seeds == [5, 8]
 
 
@@ -126,13 +124,23 @@ def test_killed_between_blocks(tmp_path):
 
 def test_fewer_seeds_and_dry_run(tmp_path, monkeypatch, capsys):
     write_table(tmp_path, monkeypatch)
-    lab = FakeLab(small(), monkeypatch)
+    asked = []
+    monkeypatch.setattr(launching, "run_jobs", lambda jobs, *rest: asked.append((jobs, *rest[:3])) or [])
     assert main(["small", "--root", str(tmp_path), "--seeds", "1", "--dry-run"]) == 0
-    assert lab.seeds == [] and "2 to run in 1 blocks" in capsys.readouterr().out
-    assert main(["small", "--root", str(tmp_path), "--seeds", "1"]) == 0
-    assert lab.seeds == [3]
+    assert asked == [] and "2 to run in 1 blocks" in capsys.readouterr().out
+    assert main(["small", "--root", str(tmp_path), "--seeds", "1", "--jobs", "3"]) == 0
+    [([job], number, root, seeds)] = asked
+    assert (job.table, job.blocks, number, root, seeds) == ("small", 1, 3, str(tmp_path), 1)
     assert main(["small", "--root", str(tmp_path), "--seeds", "9"]) == 2
     assert "1 to 3" in capsys.readouterr().err
+    assert main(["small", "--jobs", "0"]) == 2 and "--jobs=0: at least 1" in capsys.readouterr().err
+
+
+def test_all_means_toy_tables(tmp_path, monkeypatch):
+    write_table(tmp_path, monkeypatch)
+    write_table(tmp_path, monkeypatch, "from synthetic_table import real\nTABLE = real(name='model')\n", "model")
+    assert [table.name for table in launching.chosen_tables([], every=True)] == ["small"]
+    assert [table.name for table in launching.chosen_tables(["model"], every=False)] == ["model"]
 
 
 def test_every_table_is_checked_before_the_first_runs(tmp_path, monkeypatch, capsys):

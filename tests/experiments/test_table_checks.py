@@ -69,6 +69,8 @@ def test_a_good_table_is_accepted():
         (claims(margin=0.1), "margin=0.1"),
         ({"measures": ()}, "measures is empty"),
         ({"measures": (MEASURE, MEASURE), "claims": ()}, r"\['pass@1'\] more than once"),
+        ({"heatmaps": ("pass@2",)}, r"heatmaps='pass@2': no measure. Did you mean 'pass@1'\?.*'length of wrong'"),
+        ({"heatmaps": ("pass@1", "pass@1")}, "heatmaps: 'pass@1' more than once"),
         (measures(kind="mean"), "kind='mean': choose from"),
         (measures(kind="at_equal"), "needs a value"),
         (measures(first=5, last=4), "last=4: must not be before first=5"),

@@ -13,6 +13,7 @@ from rich.console import Console
 from synthetic_table import STEPS, fake_workdir, make_table, real, small, write_runs
 
 from experiments import table as tables
+from experiments.heatmap import SEQUENTIAL, heatmap, ink_on
 from experiments.launch_file import write_panels
 from experiments.runs import Runs
 from experiments.summary import Comparison, summarise
@@ -20,7 +21,7 @@ from experiments.table import Claim, Measure, run_keys
 from experiments.tabulate import main, tabulate, terminal
 from rlvr_jax.diagnose.effects import effect, holm
 
-FILES = ("curves.png", "effects.png", "page.html", "table.csv", "table.md")
+FILES = ("curves.png", "effects.png", "heatmap.png", "page.html", "table.csv", "table.md", "verdicts.json")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_a_claim_against_another_arm_joins_the_family(root):
 
 def test_files(results):
     summary, folder = results
-    assert sorted(path.name for path in folder.iterdir()) == list(FILES)
+    assert sorted(path.name for path in folder.iterdir()) == sorted({*FILES} - {"heatmap.png"})
     page = (folder / "table.md").read_text()
     for words in (
         "- command: `python -m experiments.launch synthetic`", "- commit: 0123abc", "- date: 20", "- runs: 300",
@@ -86,10 +87,70 @@ def test_files(results):
         assert width > 800 and height > 300
 
 
-def test_a_second_tabulate_writes_the_same_bytes(root, tmp_path):
-    before = tabulate(small(), root, tmp_path) and {name: (tmp_path / "small" / name).read_bytes() for name in FILES}
+def test_heat_maps(root, tmp_path):
+    table = small(heatmaps=("pass@1", "length of wrong"))
+    tabulate(table, root, tmp_path)
+    folder = tmp_path / "small"
+    picture = matplotlib.image.imread(folder / "heatmap.png")
+    assert picture.shape[1] > 300 and "(heatmap.png)" in (folder / "table.md").read_text()
+    assert 'src="heatmap.png"' in (folder / "page.html").read_text()
+    tabulate(small(), root, tmp_path)  # a table that no longer asks for one
+    assert not (folder / "heatmap.png").exists() and "heatmap" not in (folder / "page.html").read_text()
+
+
+def test_a_heat_map_says_every_mean(results):
+    table = dataclasses.replace(results[0].table, heatmaps=("pass@1",))
+    never = {("pass@1", "long answers", "adam", "RLOO"): np.full(10, np.nan)}
+    summary = dataclasses.replace(results[0], table=table, values={**results[0].values, **never})
+    figure = heatmap(summary, {"raw": "raw steps"})
+    panels = [axis for axis in figure.axes if axis.images]
+    assert [axis.get_title("left") for axis in panels] == ["raw steps", "matched", "adam"]
+    for axis, column in zip(panels, summary.table.columns):
+        shown = [written.get_text() for written in axis.texts]
+        cells = [("pass@1", case, column, arm) for arm in summary.table.arms for case in summary.table.cases]
+        means = [summary.values[cell].mean() for cell in cells]
+        assert shown == ["–" if np.isnan(mean) else f"{mean:.2f}" for mean in means]
+    assert sum(bool(axis.patches) for axis in panels) == 1 and "hatched: none" in figure.texts[0].get_text()
+
+
+def test_shades_are_ordered_without_colour():
+    """Lightness falls all the way, and every number contrasts with its cell by 4.5 at least (WCAG 2, AA)."""
+    linear = lambda c: np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+    luminance = lambda colours: linear(np.asarray(colours)[..., :3]) @ np.asarray([0.2126, 0.7152, 0.0722])
+    cells = SEQUENTIAL(np.linspace(0, 1, 101))
+    light = luminance(cells)
+    assert (np.diff(light) < 0).all()
+    ink = luminance([matplotlib.colors.to_rgb(ink_on(cell)) for cell in cells])
+    assert ((np.maximum(light, ink) + 0.05) / (np.minimum(light, ink) + 0.05)).min() >= 4.5
+
+
+def test_claims_of_all_tables_in_one_page(root, tmp_path, results):
+    summary, folder = results
+    (tmp_path / "synthetic").mkdir()
+    shutil.copy(folder / "verdicts.json", tmp_path / "synthetic")
+    quiet = small(name="quiet", claims=())
+    shutil.copytree(root / "small", tmp_path / "runs/quiet")
+    tabulate(quiet, tmp_path / "runs", tmp_path)
     tabulate(small(), root, tmp_path)
-    assert {name: (tmp_path / "small" / name).read_bytes() for name in FILES} == before
+    page = (tmp_path / "README.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| [")]
+    assert [row[0].split("]")[0] for row in rows] == ["[quiet", "[small", *["[synthetic"] * 4]
+    claim = summary.judged[1]
+    assert ["[synthetic](synthetic/table.md)", claim.claim.text, claim.claim.published, "**is step size**"] in rows
+    assert rows[-1] == ["[synthetic](synthetic/table.md)", "Bias of the baseline", "–", "**holds**"]
+    tabulate(quiet, tmp_path / "runs", tmp_path)
+    assert (tmp_path / "README.md").read_text() == page
+    (tmp_path / "small/verdicts.json").write_text("{}")
+    with pytest.raises(ValueError, match="small/verdicts.json: not what tabulate writes"):
+        tabulate(quiet, tmp_path / "runs", tmp_path)
+
+
+def test_a_second_tabulate_writes_the_same_bytes(root, tmp_path):
+    table = small(heatmaps=("pass@1",))
+    names = [*(f"small/{name}" for name in FILES), "README.md"]
+    before = tabulate(table, root, tmp_path) and {name: (tmp_path / name).read_bytes() for name in names}
+    tabulate(table, root, tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in names} == before
     assert not list((tmp_path / "small").glob("*.partial"))
 
 

@@ -1,0 +1,34 @@
+"""A 7B model with the settings of the Dr. GRPO paper: the base of the tables on a TPU slice.
+
+    python -m experiments.launch length --base configs/pod.py:grpo --slice v5e:8x8
+
+Liu et al. 2025 (2503.20783): Qwen2.5-Math-7B, MATH levels 3 to 5, 128 prompts × 8 completions of at most 3,000 tokens
+at temperature 1, AdamW at 1e-6, one update a rollout batch, no KL term. Neither model nor problems come with the
+project: put a GGUF file and JSON lines where `model.path` and `task` say, or set these two keys. The sizes below are
+the published ones; they are used for estimates where the file is not at hand. (Loading this family needs its attention
+biases, which the loader refuses so far: see the README's limits.)
+"""
+
+from rlvr_jax.config import defaults
+
+
+def get_config(estimator: str = "grpo"):
+    config = defaults(estimator)
+    config.task = "jsonl(train='math_3_to_5.jsonl', held_out='math_500.jsonl')"
+    config.steps = 500
+    config.prompts_per_step = 128
+    config.group_size = 8
+    config.model.path = "qwen2.5-math-7b.gguf"
+    config.model.width, config.model.hidden, config.model.layers = 3584, 18944, 28
+    config.model.heads, config.model.kv_heads, config.model.head_size = 28, 4, 128
+    config.model.dtype = "bfloat16"
+    config.model.remat = "block"
+    config.sampling.prompt_length = 1024
+    config.sampling.completion_length = 3000
+    config.updates.head_chunks = 10
+    config.optimizer.learning_rate = 1e-6
+    config.optimizer.clip_norm = 1.0
+    config.evaluate.every = 50
+    config.evaluate.problems = 500
+    config.checkpoint.every = 50
+    return config

@@ -142,7 +142,7 @@ def run_block(configs: Sequence[ConfigDict], reference: ConfigDict) -> list[dict
         estimators[setting.reference].init_memory(2) or estimators[setting.reference].init_params()
     ):
         raise ValueError(
-            f"reference: {reference.estimator.name!r} remembers or learns; it cannot be the measure of the others' norms"
+            f"reference: {reference.estimator.name!r} remembers or learns; it cannot be the measure of others' norms"
         )
     warm = (first.warm_start.updates, first.warm_start.completions_per_prompt)
     program = _program(toy, estimators, setting, first.policy.width, warm)

@@ -242,8 +242,9 @@ def reason(prompts=16, held_out=0, options=2, open_options=10, calls=2, share=0.
 def tools(prompts=16, options=4, prior=0.4, clear=0.55, skill=0.3, mix=(0.4, 0.4, 0.2)) -> Toy:
     """Strata by the number of calls. The label is drawn anew for every completion: the first option with probability
     `prior`. No call: answering the first option is right at `prior`. One call shows the label with probability `clear`,
-    else another option. Two calls show it in a code that the demonstrator reads rightly with probability `skill`,
-    else wrongly: the best in the end, and poor at the start. `mix` is how often the demonstrator makes none, one and two calls."""
+    else another option. Two calls show it in a code that the demonstrator reads rightly with probability `skill`, else
+    wrongly: the best in the end, and poor at the start. `mix` is how often the demonstrator makes none, one and two
+    calls."""
     _require_sizes("tools", prompts, [options])
     _require("tools", options <= 5, "options", options, "must be at most 5: a code has five symbols")
     _require_shares("tools", prior=prior, clear=clear, skill=skill)

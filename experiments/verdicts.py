@@ -22,6 +22,7 @@ def verdicts_text(summary: Summary) -> str:
             "source": judged.claim.source,
             "published": judged.claim.published,
             "verdict": judged.verdict.word,
+            "sentence": judged.verdict.sentence,
         }
         for judged in summary.judged
     ]
@@ -53,6 +54,18 @@ def overview(out: str | Path) -> str:
             rows.append([link, f"no claim: {found['title']}", MISSING, MISSING])
     heads = ("table", "claim", "published", "here")
     return f"# Claims and verdicts\n\n{INTRODUCTION}\n\n{grid(heads, rows)}\n"
+
+
+def headline(out: str | Path) -> str:
+    """The first claim of every table with its verdict and numbers, for the project's README; tables by name."""
+    rows = []
+    for path in sorted(Path(out).glob(f"*/{FILE}")):
+        found = _read(path)
+        if found["claims"] and not found["partial"]:
+            one = found["claims"][0]
+            link = f"[{found['table']}](experiments/results/tables/{path.parent.name}/table.md)"
+            rows.append([link, f"{one['claim']} ({one['source']})", f"**{one['verdict']}.** {one.get('sentence', '')}"])
+    return grid(("table", "claim", "here"), rows)
 
 
 INTRODUCTION = (

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 TASK = "reason(prompts=4, held_out=4, options=2, open_options=3, calls=1, share=0.5, skill=0.5)"
 SMALL = {
-    "steps": 3, "group_size": 4, "task": TASK, "prompts_per_step": 2, "policy.width": 8,
+    "seed": 4, "steps": 3, "group_size": 4, "task": TASK, "prompts_per_step": 2, "policy.width": 8,
     "sampling.completion_length": 6, "warm_start.updates": 60, "warm_start.completions_per_prompt": 4,
 }  # fmt: skip
 ARMS = {
@@ -49,7 +49,7 @@ ALL = [(arm, column) for column in COLUMNS for arm in ARMS]
 
 
 @functools.cache
-def block(seed=0):
+def block(seed=4):  # every step of the reference has something to learn from
     return run(ALL, seed=seed)
 
 
@@ -76,7 +76,8 @@ def test_curves_have_one_number_a_step():
     learned = block()["lambda", "raw"]["update/lambda"]
     assert learned[-1] != 0 and np.isnan(block()["grpo", "raw"]["update/lambda"]).all()
     alike = {(a, b) for a in ALL for b in ALL if a < b and not differs(block()[a], block()[b])}
-    assert alike <= {(("grpo", "matched"), ("grpo", "raw"))}, alike
+    # an arm whose estimator is the reference's is its own measure
+    assert alike <= {((arm, "matched"), (arm, "raw")) for arm in ("grpo", "dynamic", "budget")}, alike
 
 
 def test_all_runs_begin_with_the_same_rollouts():
@@ -110,7 +111,7 @@ def test_the_order_of_configs_is_the_order_of_results():
     before = block()
     labels = [(arm, column) for arm in ARMS for column in COLUMNS]  # the same order of arms and of columns
     with CompileCounter() as compiles:
-        found = run(labels, seed=0)
+        found = run(labels)
         assert compiles.take()[0] == 0
     for label in labels:
         assert_same(found[label], before[label])
@@ -136,7 +137,7 @@ def test_matched_steps_have_the_norm_of_the_reference():
     small = {label: config(*label, **{"optimizer.learning_rate": rate}) for label in ALL}
     curves = dict(zip(ALL, run_block(list(small.values()), config())))
     wanted = curves["grpo", "raw"]["update/gradient_norm"]
-    assert (wanted > 1e-3).sum() >= 2  # in a step without any contrast there is nothing to match
+    assert (wanted > 1e-3).all()
     for arm in ("grpo", "dr_grpo", "history", "lambda"):
         size = curves[arm, "matched"]["update/step_norm"] / rate
         zero = curves[arm, "matched"]["update/gradient_norm"] == 0  # nothing to scale

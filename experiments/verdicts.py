@@ -69,8 +69,10 @@ def headline(out: str | Path) -> str:
 
 
 INTRODUCTION = (
-    "Written by `python -m experiments.tabulate` from the tables beside it; how a verdict comes about is written in "
-    "`experiments/verdict.py`, the numbers behind it stand in the table."
+    "Written by `python -m experiments.tabulate` from the tables beside it; how a verdict comes about"
+    " is written in `experiments/verdict.py`, the numbers behind it stand in the table. Published "
+    "numbers of λ-GRPO, Stratified GRPO, Balanced Aggregation, SignBalance, e3 and Why GRPO Needs "
+    'Normalization were read in secondary texts. "A control" marks claims of this project.'
 )
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from experiments.table import table_names
+from experiments.verdicts import headline
 from rlvr_jax.cli import parser
 from rlvr_jax.config import flatten, load_config, set_key
 from rlvr_jax.estimators import catalogue_table
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted((ROOT / "experiments").glob("results/*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted((ROOT / "experiments").glob("results/**/*.md"))]
 
 
 def code_lines(page: Path) -> list[str]:
@@ -30,6 +31,12 @@ def test_the_result_is_the_measured_one():
     shown = (ROOT / "README.md").read_text().split("<!-- result -->")[1].strip()
     assert shown.count("|") > 20
     assert shown in (ROOT / "experiments" / "results" / "demo.md").read_text()
+
+
+def test_the_verdicts_are_those_of_the_tables():
+    shown = (ROOT / "README.md").read_text().split("<!-- tables -->")[1].strip()
+    assert shown == headline(ROOT / "experiments" / "results" / "tables").strip(), "write headline() into README.md"
+    assert shown.count("\n") > 8
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -29,6 +29,7 @@ TABLE = Table(
     columns=columns(raw=0.3, matched=0.2, adam=0.002),
     seeds=SEEDS,
     measures=(
+        Measure("wrong length, steps 0–4", "rollout/length_wrong", first=0, last=4, digits=2),
         Measure("wrong length", "rollout/length_wrong", "at_equal", value=0.6, digits=2),
         Measure("right length", "rollout/length_correct", "at_equal", value=0.6, digits=2),
         Measure(
@@ -45,19 +46,30 @@ TABLE = Table(
     ),
     claims=(
         Claim(
-            "GRPO lengthens wrong answers, Dr. GRPO does not",
+            "wrong answers are longer under GRPO than under Dr. GRPO, at equal accuracy",
             LIU,
-            "length of wrong responses keeps growing under GRPO, stays flat under Dr. GRPO (7B, a figure, no number)",
+            "GRPO lengthens wrong answers, Dr. GRPO does not (a figure, no number)",
             arm="Dr. GRPO",
             measure="wrong length",
             direction="-",
             columns=("matched", "adam"),
         ),
         Claim(
-            "the gap between wrong and right answers widens under 1/|o|",
+            "1/|o| alone lengthens wrong answers",
             LIU,
-            "the same figure",
+            "no number",
             arm="Dr. GRPO",
+            against="no std",
+            measure="wrong length",
+            direction="-",
+            columns=("matched", "adam"),
+        ),
+        Claim(
+            "1/|o| alone widens the gap between wrong and right answers",
+            LIU,
+            "no number",
+            arm="Dr. GRPO",
+            against="no std",
             measure="wrong − right length",
             direction="-",
             columns=("matched", "adam"),
@@ -74,16 +86,26 @@ TABLE = Table(
         ),
         Claim(
             "right answers are as long under Dr. GRPO",
-            LIU,
+            "a control",
             "no number",
             arm="Dr. GRPO",
             measure="right length",
             direction="0",
             margin=0.5,
+            cases=("tells well", "tells a little"),
             columns=("matched", "adam"),
         ),
         Claim(
-            "at equal raw steps Dr. GRPO's wrong answers are shorter: a trap, it has hardly moved",
+            "with raw steps Dr. GRPO's late wrong answers are shorter",
+            "a control",
+            "no number",
+            arm="Dr. GRPO",
+            measure="late wrong length",
+            direction="-",
+            columns=("raw",),
+        ),
+        Claim(
+            "… but there it has hardly learnt: a trap",
             "a control: the constant normaliser shrinks the gradient about fifteen times at this length",
             "no number",
             arm="Dr. GRPO",
@@ -93,6 +115,11 @@ TABLE = Table(
     ),
     curves=("rollout/length_wrong", "rollout/length_correct", "rollout/pass@1"),
     notes=SCALE
-    + " Lengths are compared where the smoothed pass rate first reaches 0.6. The cases are a dial: how far a policy "
-    "can tell right from wrong after it has answered.",
+    + (
+        " Lengths are compared where the smoothed pass rate first reaches 0.6. The cases are a dial: how "
+        "far a policy can tell right from wrong after it has answered. A truncated answer counts if its "
+        "digit is right, so length costs nothing; 16 tokens cap it (see truncated). Late lengths are "
+        "means of steps, however few answers were wrong in a step, and compare arms at whatever accuracy "
+        "they have."
+    ),
 )

@@ -224,8 +224,9 @@ class _Lab:
             old = jax.vmap(score)(carry.params, rollouts)
         batch = _batches(rollouts, groups, advantages, old)
         matched = self.reference_batch(rollouts, offered, old) if "matched" in self.setting.kinds else None
-        # of every rollout, those not chosen included; rewards as the estimator shaped them, as in a training run
-        metrics = jax.vmap(from_groups)(seen.replace(rewards=groups.rewards))
+        # of every rollout, those not chosen included; but rewards as the estimator shaped them, so of the chosen ones
+        metrics = jax.vmap(from_groups)(seen)
+        metrics["reward"] = jax.vmap(Mean.of)(groups.rewards, offered.valid)
         metrics |= jax.vmap(lambda groups, state: self.world.measure(dials, groups, state))(seen, state)
         metrics |= {name: from_estimate[name] for name in ("zero_variance_groups", "kept_groups", "advantage_abs")}
         carry, from_update = self.update(carry._replace(memory=memory), batch, matched, knobs, seed, index)

@@ -86,6 +86,7 @@ test-oracles: $(VENV)/.installed .venv-trl/.installed .venv-tunix/.installed
 bench: $(VENV)/.model
 	$(BIN)/python tests/bench/shared_rows.py
 	$(BIN)/python tests/bench/estimators.py
+	$(BIN)/python tests/bench/lab.py
 
 lock:
 	uv pip compile --universal --python-version 3.11 --fork-strategy fewest --no-header --generate-hashes \

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import os
 
-os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+os.environ["NPROC"] = "1"  # what XLA's CPU client takes the size of its thread pool from
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
+import datetime
 import statistics
 import time
 
 from rlvr_jax.compiles import CompileCounter
 from rlvr_jax.config import set_key
 from rlvr_jax.lab import lab_defaults, run_block
+from rlvr_jax.workdir import environment
 
 ARMS = ("grpo", "grpo_no_std", "balanced", "dr_grpo")
 STEPS, ROUNDS, WARM = 100, 5, 1
@@ -55,6 +57,8 @@ def measure(arms, kinds) -> tuple[float, float, int]:
 
 
 def main() -> None:
+    here = environment()
+    print(f"{here['processor']}, one core, commit {here['commit']}, jax {here['jax']}, {datetime.date.today()}")
     print(f"100 updates of one run, one core; prototype: {PROTOTYPE} s on another machine")
     print(f"{'runs in the block':34s}{'s / 100 updates':>16s}{'updates/s':>11s}{'× prototype':>13s}{'compile s':>11s}")
     for label, arms, kinds in (

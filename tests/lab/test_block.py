@@ -98,6 +98,7 @@ def test_columns_do_not_change_what_an_arm_sees_first():
                 )
 
 
+@pytest.mark.slow
 def test_a_run_does_not_know_of_the_others():
     # another program: two arms in the other order, two columns in the other order
     labels = [("history", "adam"), ("dr_grpo", "adam"), ("history", "raw"), ("dr_grpo", "raw")]

@@ -48,15 +48,18 @@ class Failure(NamedTuple):
 
 
 def job_of(table: Table, runs: Runs, todo: Sequence[RunKey]) -> Job:
-    """What is to be done; the cost is runs × steps × prompts × group × completion length."""
+    """What is to be done; the cost is runs × steps × prompts × group × completion length × passes."""
     blocks = list(dict.fromkeys((key.case, key.seed) for key in todo))
     total = sum(_tokens(runs, key) for case, seed in blocks for key in block_keys(table, case, seed))
     return Job(table.name, len(blocks), total / max(len(blocks), 1))
 
 
 def _tokens(runs: Runs, key: RunKey) -> float:
+    """Token positions, each epoch counted once more; a minibatch costs about as much as an epoch at these sizes."""
     flat = runs.expected(key)
-    return flat["steps"] * _prompts(flat["task"]) * flat["group_size"] * flat["sampling.completion_length"]
+    rows = _prompts(flat["task"]) * flat["group_size"]
+    passes = 1 + flat["updates.epochs"] * (1 + flat["updates.minibatches"]) / 2
+    return flat["steps"] * rows * flat["sampling.completion_length"] * passes
 
 
 @functools.lru_cache(maxsize=256)

@@ -17,8 +17,9 @@ Words, the first that applies
  5. "holds": all rows show the claim.
  6. "holds only when …": some rows do; the word names them by case, or by column, or by case (columns). A case that is
     step size is not named while another case holds on its own. With ", reversed when …" where others show the reverse.
- 7. "the reverse shows here": no row shows the claim, at least one the reverse; the sentence says which.
-    "does not show here": neither, with the smallest effect that is found four times in five.
+ 7. "the reverse shows here": no row shows the claim, at least half of them the reverse; the sentence says which.
+    "does not show here": neither, with the smallest effect that is found four times in five; with ", reversed when …"
+    where fewer than half show the reverse: one small cell must not speak for the rest.
 
 Step size
  8. A case is step size when its row "raw" shows the claim and each of its rows "matched" (every arm's step has the
@@ -192,11 +193,13 @@ def _is_step_size(rows, steps: list[str], sign: int, say: _Writer) -> Verdict:
 
 
 def _reversed(rows, sign: int, say: _Writer) -> Verdict:
-    """Rule 7, first half."""
+    """Rule 7, where the reverse shows."""
     reverse, steps = [row for row in rows if _shows(row, -sign)], _step_size(rows, -sign)
     text = f"The opposite of the claim shows{say.share(reverse, 'most clearly')}{say.at(_clearest(reverse))}"
     if {row.case for row in reverse} == set(steps):
         text += f", and is step size: {say.controlled(steps, -sign)}"
+    if 2 * len(reverse) < len(rows):
+        return Verdict(f"does not show here, reversed when {say.names(reverse)}", text + ".")
     return Verdict("the reverse shows here", text + ".")
 
 

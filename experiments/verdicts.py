@@ -64,8 +64,13 @@ def headline(out: str | Path) -> str:
         if found["claims"] and not found["partial"]:
             one = found["claims"][0]
             link = f"[{found['table']}](experiments/results/tables/{path.parent.name}/table.md)"
-            rows.append([link, f"{one['claim']} ({one['source']})", f"**{one['verdict']}.** {one.get('sentence', '')}"])
+            rows.append([link, f"{one['claim']} ({one['source']})", f"**{one['verdict']}.** {_first(one['sentence'])}"])
     return grid(("table", "claim", "here"), rows)
+
+
+def _first(sentence: str) -> str:
+    """A sentence up to its first semicolon: the most telling comparison."""
+    return sentence.partition("; ")[0].rstrip(".") + "."
 
 
 INTRODUCTION = (

@@ -45,7 +45,8 @@ YES, NO, REVERSE = (0.05, 0.01), (0.002, 0.01), (-0.05, 0.01)  # mean, half widt
         (one_case(NO, NO, NO), "does not show here"),
         ({("", ""): NO}, "does not show here"),
         (one_case(REVERSE, REVERSE, REVERSE), "the reverse shows here"),
-        (one_case(NO, REVERSE, NO), "the reverse shows here"),
+        (one_case(NO, REVERSE, NO), "does not show here, reversed when the column is matched"),
+        (one_case(NO, REVERSE, REVERSE), "the reverse shows here"),
         # Gone under both controls, and the intervals exclude half of raw's 0.05.
         (one_case(YES, NO, NO), "is step size"),
         (one_case(YES, NO), "is step size"),
@@ -85,7 +86,8 @@ def test_words_within_a_case(places, word):
         ((YES, YES, YES), (REVERSE, REVERSE, REVERSE), "holds only when easy, reversed when hard"),
         ((YES, YES, NO), (REVERSE, NO, NO), "holds only when easy (raw, matched), reversed when hard (raw)"),
         ((YES, NO, NO), (REVERSE, REVERSE, NO), "holds only when easy (raw), reversed when hard (raw, matched)"),
-        ((REVERSE, NO, NO), (NO, NO, NO), "the reverse shows here"),
+        ((REVERSE, NO, NO), (NO, NO, NO), "does not show here, reversed when easy (raw)"),
+        ((REVERSE, REVERSE, NO), (NO, NO, REVERSE), "the reverse shows here"),
         ((YES, NO, (0.01, 0.02)), (NO, NO, NO), "holds only when easy (raw)"),
         ((YES, YES, YES), (YES, NO, REVERSE), "holds only when easy or hard (raw), reversed when hard (adam)"),
     ],
@@ -233,16 +235,18 @@ def test_any_rows_get_one_of_the_words(places, random):
     found = verdict("+", rows)
     shown = [row.p < 0.05 and row.effect.mean > 0 for row in rows]
     reverse = [row.p < 0.05 and row.effect.mean < 0 for row in rows]
-    kind = "holds only when" if found.word.startswith("holds only when ") else found.word
-    assert kind in ("holds", "holds only when", "is step size", "does not show here", "the reverse shows here")
+    mixed = ("holds only when", "does not show here, reversed when")
+    kind = next((word for word in mixed if found.word.startswith(f"{word} ")), found.word)
+    assert kind in ("holds", "is step size", "does not show here", "the reverse shows here", *mixed)
     assert any(shown) == (kind in ("holds", "holds only when", "is step size"))
-    assert (kind == "the reverse shows here") == (any(reverse) and not any(shown))
+    assert (kind == "the reverse shows here") == (not any(shown) and 0 < len(rows) <= 2 * sum(reverse))
+    assert (kind == mixed[1]) == (not any(shown) and 0 < 2 * sum(reverse) < len(rows))
     assert kind != "holds" or all(shown)
-    assert (", reversed when " in found.word) == (any(shown) and any(reverse))
+    assert (", reversed when " in found.word) == (any(reverse) and kind != "the reverse shows here")
     assert found.sentence.endswith(".") and "\n" not in found.sentence and "nan" not in found.sentence
     random.shuffle(rows)
     other = verdict("+", rows)
-    assert other.word == found.word or kind == "holds only when"  # the order of the names is the table's
+    assert other.word == found.word or kind in mixed  # the order of the names is the table's
 
 
 def words_on(tables: int, planted: float, cases: str, seed: int) -> Counter:
@@ -263,7 +267,7 @@ def test_words_on_null_tables():
     found = words_on(1000, 0.0, "pqrs", seed=11)
     wrong = 1000 - found["does not show here"]
     assert wrong / 1000 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1000), found
-    one_sided = wrong - found["the reverse shows here"]  # half of the errors have the claimed sign
+    one_sided = wrong - found["does not show here, reversed"]  # half of the errors have the claimed sign
     assert one_sided / 1000 < 0.025 + 3 * math.sqrt(0.025 * 0.975 / 1000), found
     assert found["holds"] == 0
 

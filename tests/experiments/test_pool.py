@@ -115,7 +115,7 @@ def test_cost_is_tokens(tmp_path):
     table = small(common={"steps": STEPS, "task": "lookup(prompts=16, options=4)"})
     todo = [key for key in run_keys(table) if key.seed != 3]
     job = job_of(table, Runs(table, tmp_path), todo)
-    assert job == Job("small", 2, 2 * STEPS * 16 * 8 * 16)
+    assert job == Job("small", 2, 2 * STEPS * 16 * 8 * 16 * 2)  # sampled, and one pass of one update
     panels = small(panels=(Panel("p", "P", "s", dict),))
     assert job_of(panels, Runs(panels, tmp_path), []) == Job("small", 0, 0.0)
 

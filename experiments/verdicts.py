@@ -64,7 +64,7 @@ def headline(out: str | Path) -> str:
         if found["claims"] and not found["partial"]:
             one = found["claims"][0]
             link = f"[{found['table']}](experiments/results/tables/{path.parent.name}/table.md)"
-            rows.append([link, f"{one['claim']} ({one['source']})", f"**{one['verdict']}.** {_first(one['sentence'])}"])
+            rows.append([link, f"{one['claim']} ({one['source']})", f"**{one['verdict']}.** {_first(one.get('sentence', ''))}"])
     return grid(("table", "claim", "here"), rows)
 
 

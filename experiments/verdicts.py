@@ -64,7 +64,8 @@ def headline(out: str | Path) -> str:
         if found["claims"] and not found["partial"]:
             one = found["claims"][0]
             link = f"[{found['table']}](experiments/results/tables/{path.parent.name}/table.md)"
-            rows.append([link, f"{one['claim']} ({one['source']})", f"**{one['verdict']}.** {_first(one.get('sentence', ''))}"])
+            here = f"**{one['verdict']}.** {_first(one.get('sentence', ''))}"
+            rows.append([link, f"{one['claim']} ({one['source']})", here])
     return grid(("table", "claim", "here"), rows)
 
 

@@ -14,8 +14,8 @@ TABLE = Table(
     reference="grpo",
     seeds=(11, 12),
     measures=(
-        Measure("sampled pass@1", "evaluate/pass@1_sampled", first=30, better="higher"),
-        Measure("greedy pass@1", "evaluate/pass@1_greedy", first=30, better="higher"),
+        Measure("sampled pass@1", "eval/sampled_pass@1", first=30, better="higher"),
+        Measure("greedy pass@1", "eval/greedy_pass@1", first=30, better="higher"),
         Measure("pass@1, steps 20–29", "rollout/pass@1", first=20, better="higher"),
         Measure("right length, steps 20–29", "rollout/length_correct", first=20, digits=2),
         Measure("wrong length, steps 20–29", "rollout/length_wrong", first=20, digits=2),

@@ -65,7 +65,8 @@ TABLE = Table(
     ),
     curves=("rollout/pass@1", "rollout/length_correct", "rollout/length_wrong"),
     notes=(
-        "One column: Adam after clipping to norm 1. Adam hides a constant scale; the clip still weighs an"
+        "Started one by one with the `rlvr train` commands that launch uses, at the commit above. One "
+        "column: Adam after clipping to norm 1. Adam hides a constant scale; the clip still weighs an"
         " arm's large steps less. One update a rollout: a PPO clip never acts, so dapo differs here by "
         "penalty, dropped groups and token mean. Two seeds: one degree of freedom, and only enormous "
         "differences could be seen."

@@ -42,6 +42,10 @@ DOORS = {
     "matplotlib": ("report",),
     "rich": ("metrics", "report", "cli"),
     "tensorboardX": ("metrics",),
+    "math_verify": ("tasks",),
+    "latex2sympy2_extended": ("tasks",),
+    "sympy": ("tasks",),
+    "mpmath": ("tasks",),
 }
 NEVER = ("torch", "tensorflow", "transformers", "trl")
 NO_JAX = ("tasks", "metrics", "report", "tokenizer")  # strings and floats only

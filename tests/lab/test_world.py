@@ -175,6 +175,7 @@ def test_a_share_of_the_prompts_is_the_easiest():
 # --- the start ---
 
 
+@pytest.mark.slow
 def test_a_warm_start_has_the_rates_of_its_demonstrator():
     toy = make_toy("tools(prompts=4, options=4, prior=0.4, clear=0.55, skill=0.3, mix=(0.4, 0.35, 0.25))")
     world, count = make_world(toy), 1000

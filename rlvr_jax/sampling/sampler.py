@@ -77,19 +77,12 @@ def make_sampler(
     if len(method.temperatures) not in (1, group):
         raise ValueError(f"temperature={method.temperature}: give one, or one for each of {group} completions")
 
-    expand = lambda mask, x: mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
-
     def draw(params, hidden, keys, state: _Decoding) -> _Decoding:
         """The next token of every completion; rows that have ended stay as they are."""
         step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, state.index)))(keys)
         token, logprob = method.next_token(policy.logits(params, hidden), step_keys)
-        put = lambda all_, new: jax.lax.dynamic_update_slice_in_dim(all_, new[..., None], state.index, axis=2)
         if environment is not None:
-            forced = environment.forced(state.world)
-            token, logprob = jnp.where(forced < 0, token, forced), jnp.where(forced < 0, logprob, 0.0)
-            world = environment.step(state.world, token)
-            world = jax.tree.map(lambda old, new: jnp.where(expand(state.done, old), old, new), state.world, world)
-            state = state._replace(own=put(state.own, (forced < 0) & ~state.done), world=world)
+            state, token, logprob = _answer(environment, state, token, logprob)
         token = jnp.where(state.done, pad_id, token)
         logprob = jnp.where(state.done, 0.0, logprob)
         ended = jnp.isin(token, jnp.asarray(tuple(end_ids), jnp.int32))
@@ -97,8 +90,8 @@ def make_sampler(
             index=state.index + 1,
             token=token,
             done=state.done | ended,
-            tokens=put(state.tokens, token),
-            logprobs=put(state.logprobs, logprob),
+            tokens=_put(state.tokens, token, state.index),
+            logprobs=_put(state.logprobs, logprob, state.index),
             lengths=state.lengths + ~state.done,
         )
 
@@ -109,15 +102,7 @@ def make_sampler(
         keys = row_keys(key, row_ids.reshape(rows))
         reading = policy.for_decoding(params)
         hidden, prompt_cache = policy.prefill(reading, prompts.tokens, prompts.mask)
-        state = _Decoding(
-            index=jnp.zeros((), jnp.int32),
-            token=jnp.zeros(rows, jnp.int32),
-            done=jnp.zeros(rows, bool),
-            tokens=jnp.full((*rows, length), pad_id, jnp.int32),
-            logprobs=jnp.zeros((*rows, length), jnp.float32),
-            lengths=jnp.zeros(rows, jnp.int32),
-            cache=policy.init_cache(count, group, length),
-        )
+        state = _before_the_first(policy, rows, length, pad_id)
         if environment is not None:
             world_keys = row_keys(jax.random.fold_in(key, WORLD), row_ids.reshape(rows))
             world = environment.start(prompts.prompt_id, world_keys)
@@ -137,6 +122,36 @@ def make_sampler(
         return rollouts if environment is None else (rollouts, state.world)
 
     return sample
+
+
+def _before_the_first(policy: Policy, rows: tuple[int, int], length: int, pad_id: int) -> _Decoding:
+    """Nothing decoded yet, for [P, G] rows."""
+    return _Decoding(
+        index=jnp.zeros((), jnp.int32),
+        token=jnp.zeros(rows, jnp.int32),
+        done=jnp.zeros(rows, bool),
+        tokens=jnp.full((*rows, length), pad_id, jnp.int32),
+        logprobs=jnp.zeros((*rows, length), jnp.float32),
+        lengths=jnp.zeros(rows, jnp.int32),
+        cache=policy.init_cache(*rows, length),
+    )
+
+
+def _put(written: Array, new: Array, index: Array) -> Array:
+    """[P, G, T] with `new` [P, G] at token `index`."""
+    return jax.lax.dynamic_update_slice_in_dim(written, new[..., None], index, axis=2)
+
+
+def _answer(environment: Environment, state: _Decoding, token: Array, logprob: Array):
+    """(state, token, log-probability) after the environment has written where it is its turn and seen what was
+    written; the world of a row that has ended stands still."""
+    forced = environment.forced(state.world)
+    token, logprob = jnp.where(forced < 0, token, forced), jnp.where(forced < 0, logprob, 0.0)
+    moved = environment.step(state.world, token)
+    done = lambda x: state.done.reshape(state.done.shape + (1,) * (x.ndim - state.done.ndim))
+    world = jax.tree.map(lambda old, new: jnp.where(done(old), old, new), state.world, moved)
+    own = _put(state.own, (forced < 0) & ~state.done, state.index)
+    return state._replace(own=own, world=world), token, logprob
 
 
 def _to_rollouts(prompts: Prompts, state: _Decoding, group: int, is_end: Array) -> Rollouts:

@@ -16,7 +16,7 @@ from rlvr_jax.lab.experiment import Knobs, Setting, make_experiment
 from rlvr_jax.lab.warm_start import make_warm_start
 from rlvr_jax.lab.world import make_demonstrator, make_world
 from rlvr_jax.policy import RecurrentArchitecture, make_recurrent_policy
-from rlvr_jax.tasks.toy import Toy
+from rlvr_jax.tasks.toy import VOCABULARY, Toy
 
 # A key that must be equal in all runs of a block, because it sizes the program or is the start they share.
 SHARED = (
@@ -30,7 +30,7 @@ COLUMN_KEYS = ("optimizer.kind", "optimizer.learning_rate")
 @functools.lru_cache(maxsize=8)
 def _program(toy: Toy, estimators: tuple[Estimator, ...], setting: Setting, width: int, warm: tuple[int, int]):
     """The jitted block: (dials, knobs, warm learning rate, seed) → {name: (sum, count)} [steps, R]."""
-    policy = make_recurrent_policy(RecurrentArchitecture(vocabulary=24, width=width, prompts=toy.size))
+    policy = make_recurrent_policy(RecurrentArchitecture(vocabulary=VOCABULARY, width=width, prompts=toy.size))
     world = make_world(toy)
     warm_start = make_warm_start(
         policy,

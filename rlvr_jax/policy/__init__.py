@@ -1,7 +1,8 @@
 """The policy: a decoder behind pure functions over a plain dict of parameters."""
 
+from rlvr_jax.policy.attention import Cache, PromptCache
 from rlvr_jax.policy.logprobs import make_logprobs, make_predictors, to_rows
-from rlvr_jax.policy.policy import Cache, Policy, PromptCache, make_policy
+from rlvr_jax.policy.policy import Policy, make_policy
 from rlvr_jax.policy.pretrained import load_pretrained, read_pretrained, resolve_model_path
 from rlvr_jax.policy.recurrent import Cell, RecurrentArchitecture, from_cell, make_recurrent_policy
 from rlvr_jax.policy.transformer import REMAT_POLICIES, Architecture

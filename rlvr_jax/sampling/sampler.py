@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rlvr_jax.policy.policy import Cache, Policy
+from rlvr_jax.policy import Cache, Policy
 from rlvr_jax.rng import row_keys
 from rlvr_jax.sampling.methods import SamplingMethod
 from rlvr_jax.types import Array, Prompts, PyTree, Rollouts

@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 from rlvr_jax.policy import make_logprobs, make_policy
-from rlvr_jax.policy.policy import visible
+from rlvr_jax.policy.attention import visible
 from rlvr_jax.sampling import SamplingMethod, make_sampler
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")

@@ -1,4 +1,4 @@
-"""`rlvr train | eval | sample | estimators`: thin commands over the functions of the same names."""
+"""`rlvr train | eval | sample | export | estimators`: thin commands over the functions of the same names."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ SAMPLE_HELP = """Examples:
   rlvr sample --workdir=runs/demo --prompt="Which number is larger, 17 or 71?" --samples=4"""
 
 
+EXPORT_HELP = """Examples:
+  rlvr export --workdir=runs/demo --to=runs/demo/model      (a folder that transformers opens)
+  rlvr export --config=configs/demo.py --to=smollm2 --dtype=bfloat16      (the model before training)"""
 ESTIMATORS_HELP = """Examples:
   rlvr estimators
   rlvr estimators dr_grpo"""
@@ -41,12 +44,16 @@ def parser() -> argparse.ArgumentParser:
 
     judge = add("eval", "pass@1 on the problems a config evaluates on, greedy and sampled, with intervals.", EVAL_HELP)
     sample = add("sample", "Completions of evaluation problems or of your own prompt, with verdicts.", SAMPLE_HELP)
-    for command in (judge, sample):
+    export = add("export", "Write a policy as a checkpoint folder: safetensors, config and tokenizer.", EXPORT_HELP)
+    export.add_argument("--to", required=True, metavar="DIR", help="a new or empty folder")
+    export.add_argument("--dtype", default="float32", help="of the weights: float32, bfloat16 or float16")
+    for command in (judge, sample, export):
         command.add_argument("--workdir", metavar="DIR", help="a run; its newest checkpoint is used")
         command.add_argument("--config", metavar="FILE.py[:NAME]", help="instead of a run: the untrained model")
         command.add_argument(
             "--checkpoint", type=int, metavar="STEP", help="a checkpoint of the run other than the newest"
         )
+    for command in (judge, sample):
         command.add_argument("--seed", type=int, default=0)
     judge.add_argument("--output", metavar="FILE.json", help="also write the numbers, outcomes and examples there")
     sample.add_argument("--prompt", help="a prompt of your own (no verdict)")
@@ -65,9 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; an error of the user's is one line on stderr and exit status 2."""
     options, rest = parser().parse_known_args(arguments)
     logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns of files that are not there yet
-    run = {"train": _train, "eval": _eval, "sample": _sample, "estimators": _estimators}[options.command]
+    run = {"train": _train, "eval": _eval, "sample": _sample, "export": _export, "estimators": _estimators}
     try:
-        return run(options, [_override(item) for item in rest])
+        return run[options.command](options, [_override(item) for item in rest])
     except (ValueError, OSError, ImportError) as error:
         print(f"rlvr {options.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -174,6 +181,7 @@ def _sample(options, overrides) -> int:
 
     from rlvr_jax.rng import key_for
     from rlvr_jax.rollout import completion_ids, fetch, verify
+    from rlvr_jax.run import sampler_options
     from rlvr_jax.sampling import SamplingMethod, make_sampler
     from rlvr_jax.sharding import put_rows
 
@@ -183,10 +191,8 @@ def _sample(options, overrides) -> int:
     sampler = make_sampler(
         parts.policy,
         group_size=group,
-        completion_length=config.sampling.completion_length,
-        end_ids=parts.tokenizer.end_ids,
-        pad_id=parts.tokenizer.pad_id,
         method=SamplingMethod(temperature=0.0) if options.greedy else parts.method,
+        **sampler_options(config, parts),
     )
     prompts = put_rows(batch.prompts, parts.mesh)
     rollouts = fetch(jax.jit(sampler)(params, prompts, key_for(options.seed, 0, "sample")))
@@ -203,6 +209,22 @@ def _sample(options, overrides) -> int:
             right = verdicts[row].outcome > 0.5
             line += Text(f"  {verdicts[row].reason}", style="green" if right else "red")
         console.print(line)
+    return 0
+
+
+def _export(options, overrides) -> int:
+    from rich.console import Console
+
+    from rlvr_jax.policy import Lora, save_pretrained
+
+    config, parts, params, step = _open(options, overrides)
+    if config.lora.rank:
+        params = Lora(rank=config.lora.rank, alpha=config.lora.alpha, targets=tuple(config.lora.targets)).merge(params)
+    source = config.model.path if Path(config.model.path).is_dir() else None
+    folder = save_pretrained(
+        options.to, parts.policy.architecture, params, parts.tokenizer, source=source, dtype=options.dtype
+    )
+    Console(highlight=False).print(f"{_what(options, step)} → {folder} ({options.dtype})", soft_wrap=True)
     return 0
 
 

@@ -21,8 +21,8 @@ from ml_collections import ConfigDict
 
 from rlvr_jax.data import LONG_PROMPTS
 from rlvr_jax.estimators import SLOTS, Estimator, catalogue, make_estimator
-from rlvr_jax.optimizer import SCHEDULES
-from rlvr_jax.policy import REMAT_POLICIES, resolve_model_path
+from rlvr_jax.optimizer import KINDS, MOMENTS, SCHEDULES
+from rlvr_jax.policy import REMAT_POLICIES, Lora, resolve_model_path
 from rlvr_jax.registry import nearest
 from rlvr_jax.tasks import SPLITS, make_task
 from rlvr_jax.tokenizer import make_tokenizer
@@ -55,12 +55,24 @@ def defaults(estimator: str = "grpo") -> ConfigDict:
                 "scan_layers": True,  # one compiled block for all layers
                 "remat": "none",  # what the backward pass recomputes: none, block, dots
             },
+            # Low-rank adapters; rank 0 trains all weights.
+            "lora": {
+                "rank": 0,
+                "alpha": 32.0,  # the adapters' product is multiplied by alpha / rank
+                "targets": ("query", "key", "value", "output", "gate", "up", "down"),  # or "head", where it is not tied
+            },
             "sampling": {
                 "prompt_length": 16,  # tokens; prompts are padded to it, longer ones refused or dropped
                 "completion_length": 8,  # tokens, the end token included
                 "temperature": 1.0,
                 "top_k": 0,  # 0: all
                 "top_p": 1.0,
+                "min_p": 0.0,  # of the likeliest token's probability; 0: all
+                "stop_strings": (),  # a completion ends with the token that completes one of them
+                "rows_at_once": 0,  # rows decoded together, the others take the places of those that end; 0: all
+                "narrowings": 0,  # how often the loop goes on with half its rows when half have ended
+                # mean |log-probability of the sampler − of the learner| on the first batch past which a run is refused
+                "largest_mismatch": 0.05,
             },
             "data": {
                 "long_prompts": "refuse",  # or "drop": left out and counted
@@ -72,11 +84,15 @@ def defaults(estimator: str = "grpo") -> ConfigDict:
                 "minibatches": 1,  # optimiser updates per pass
                 "micro_batch_rows": 0,  # rows whose activations are held at once; 0: all. Never changes a result
                 "completions_per_row": 1,  # completions that share a row with their prompt
-                "head_chunks": 1,  # pieces of the completion that pass the output head one after the other
+                "head_chunks": 1,  # pieces of the completions that pass the output head one after the other
+                # completions lie side by side without their padding, in rows of one of so many sizes; 0: padded
+                "row_sizes": 0,
                 "entropy_bonus": 0.0,
                 "skip_inactive": True,  # micro-batches whose rows all have advantage 0 are not computed
             },
             "optimizer": {
+                "kind": "adam",  # or sgd, adafactor
+                "moments_dtype": "float32",  # or bfloat16 (the first moment of adam)
                 "learning_rate": 1e-6,
                 "warmup": 0,  # updates
                 "decay": "constant",  # or linear, cosine: to 0 at the last update
@@ -110,6 +126,7 @@ def flatten(config: ConfigDict | dict, prefix: str = "") -> dict[str, Any]:
     flat = {}
     for key, value in dict(config).items():
         nested = isinstance(value, (ConfigDict, dict))
+        value = tuple(value) if isinstance(value, list) else value  # what JSON makes of a tuple
         flat |= flatten(value, f"{prefix}{key}.") if nested else {prefix + key: value}
     return flat
 
@@ -159,6 +176,8 @@ def _read(text: Any, kind: type) -> Any:
         value = float(value)
     if kind is int and isinstance(value, float) and value.is_integer():
         value = int(value)
+    if kind is tuple and isinstance(value, (list, str)):  # a list of one needs no brackets
+        value = (value,) if isinstance(value, str) else tuple(value)
     if type(value) is not kind:
         raise ValueError
     return value
@@ -273,7 +292,8 @@ def _check_ranges(flat: dict) -> None:
     not_negative = (
         "updates.micro_batch_rows optimizer.learning_rate optimizer.warmup optimizer.weight_decay "
         "optimizer.clip_norm optimizer.estimator_learning_rate evaluate.every checkpoint.every checkpoint.keep "
-        "sampling.top_k updates.entropy_bonus log.rollout_groups seed"
+        "sampling.top_k sampling.rows_at_once sampling.narrowings sampling.largest_mismatch updates.row_sizes "
+        "updates.entropy_bonus log.rollout_groups lora.rank seed"
     )
     for key in not_negative.split():
         _require(flat[key] >= 0, flat, key, "must not be negative")
@@ -285,18 +305,23 @@ def _check_ranges(flat: dict) -> None:
         "(evaluation is greedy beside it)",
     )
     _require(0 < flat["sampling.top_p"] <= 1, flat, "sampling.top_p", "must be in (0, 1]")
+    _require(0 <= flat["sampling.min_p"] <= 1, flat, "sampling.min_p", "must be in [0, 1]")
+    stops = flat["sampling.stop_strings"]
+    _require(all(isinstance(s, str) and s for s in stops), flat, "sampling.stop_strings", "must be texts, none empty")
     for key in ("optimizer.b1", "optimizer.b2"):
         _require(0 <= flat[key] < 1, flat, key, "must be in [0, 1)")
     for key, choices in {
         "optimizer.decay": SCHEDULES,
+        "optimizer.kind": KINDS,
+        "optimizer.moments_dtype": MOMENTS if flat["optimizer.kind"] == "adam" else MOMENTS[:1],
         "model.remat": REMAT_POLICIES,
         "model.dtype": ("float32", "bfloat16"),
         "data.long_prompts": LONG_PROMPTS,
         "evaluate.split": SPLITS,
     }.items():
         _require(flat[key] in choices, flat, key, f"choose from {list(choices)}")
-    length, chunks = flat["sampling.completion_length"], flat["updates.head_chunks"]
-    _require(length % chunks == 0, flat, "updates.head_chunks", f"must divide completion_length={length}")
+    if flat["lora.rank"]:
+        Lora(rank=flat["lora.rank"], alpha=flat["lora.alpha"], targets=tuple(flat["lora.targets"]))
     heads, kv_heads = flat["model.heads"], flat["model.kv_heads"]
     _require(heads % kv_heads == 0, flat, "model.kv_heads", f"must divide model.heads={heads}")
     _require(flat["model.head_size"] % 2 == 0, flat, "model.head_size", "must be even (rotary pairs)")

@@ -44,28 +44,22 @@ def make_evaluate(
     *,
     split: str,
     prompt_length: int,
-    completion_length: int,
     samples: int,
     prompts_per_batch: int,
     method: SamplingMethod,
+    **sampler_options: Any,
 ) -> Callable[[PyTree, int, Array], Evaluation]:
     """A function evaluate(params, step, key) → Evaluation over all of `encoded`; one compiled sampler.
 
     Each problem gets one greedy completion (Wilson interval) and `samples` with `method` (interval by bootstrap over
     problems) out of one prefill. The last batch is filled up with repeated prompts, whose rows are left out again,
     so every problem counts once whatever the batch size. Two evaluations with one key draw common random numbers.
+    `sampler_options` are keywords of `make_sampler`.
     """
     size = min(prompts_per_batch, len(encoded))
     group = 1 + samples
     both = dataclasses.replace(method, temperature=(0.0, *(float(method.temperature),) * samples))
-    sampler = make_sampler(
-        policy,
-        group_size=group,
-        completion_length=completion_length,
-        end_ids=tokenizer.end_ids,
-        pad_id=tokenizer.pad_id,
-        method=both,
-    )
+    sampler = make_sampler(policy, group_size=group, method=both, **sampler_options)
     sample = jax.jit(sampler)
 
     def run(params: PyTree, key: Array) -> list[list[Graded]]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rlvr_jax.data import PromptBatch
 from rlvr_jax.masked import masked_std
-from rlvr_jax.means import Mean
+from rlvr_jax.means import Max, Mean
 from rlvr_jax.tasks import Task
 from rlvr_jax.tokenizer import Tokenizer
-from rlvr_jax.types import Batch, Groups, Rollouts, Verdict
+from rlvr_jax.types import Array, Batch, Groups, Rollouts, Verdict
 
 
 def fetch(rollouts: Rollouts) -> Rollouts:
@@ -64,12 +65,23 @@ def to_batch(rollouts: Rollouts, groups: Groups, advantages, old=None, reference
         completion_mask=rollouts.completion_mask,
         attend_mask=rollouts.attend_mask,
         advantages=advantages.reshape(rows, *advantages.shape[2:]),
-        group=jax.numpy.asarray(group),
+        group=jnp.asarray(group),
         valid=groups.valid.reshape(rows),
         behaviour_logprobs=rollouts.behaviour_logprobs,
         old_logprobs=old,
         reference_logprobs=reference,
+        full_logprobs=rollouts.full_logprobs,
     )
+
+
+def mismatch(rollouts: Rollouts, logprobs: Array) -> dict[str, Mean | Max]:
+    """How far the sampler's log-probabilities (`full_logprobs`) are from the learner's of the same tokens f32[B, T]:
+    their mean absolute difference in nats, and the largest ratio of the two probabilities, either way."""
+    gap = jnp.where(rollouts.completion_mask, jnp.abs(logprobs - rollouts.full_logprobs), 0.0)
+    return {
+        "behaviour_mismatch": Mean.of(gap, rollouts.completion_mask),
+        "behaviour_ratio_max": Max.of(jnp.exp(gap), rollouts.completion_mask),
+    }
 
 
 def from_groups(groups: Groups) -> dict[str, Mean]:

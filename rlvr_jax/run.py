@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,19 +12,32 @@ from jax import jit
 from ml_collections import ConfigDict
 
 from rlvr_jax.checkpoint import Checkpoints
+from rlvr_jax.compiles import Watched
 from rlvr_jax.data import EncodedProblem, PromptStream, encode_problems
 from rlvr_jax.estimators import Estimator
 from rlvr_jax.evaluate import make_evaluate
 from rlvr_jax.optimizer import make_optimizer
-from rlvr_jax.policy import Architecture, Policy, make_logprobs, make_policy, read_pretrained
+from rlvr_jax.policy import (
+    Architecture,
+    Lora,
+    Policy,
+    bucket,
+    make_logprobs,
+    make_policy,
+    needed_row_slots,
+    read_pretrained,
+    trim_prompts,
+    trimmed_columns,
+    with_lora,
+)
 from rlvr_jax.rng import key_for
-from rlvr_jax.rollout import from_groups, to_batch
-from rlvr_jax.sampling import SamplingMethod, make_sampler
-from rlvr_jax.sharding import make_mesh, replicated, rows_sharding, shardings_for
+from rlvr_jax.rollout import from_groups, mismatch, to_batch
+from rlvr_jax.sampling import SamplingMethod, StopStrings, make_sampler, make_stop_strings
+from rlvr_jax.sharding import make_mesh, path_name, replicated, rows_sharding, shardings_for
 from rlvr_jax.tasks import Task, make_task
 from rlvr_jax.tokenizer import Tokenizer, make_tokenizer
 from rlvr_jax.types import PyTree, TrainState
-from rlvr_jax.update import make_update, minibatches
+from rlvr_jax.update import make_update, minibatches, trained_part
 
 
 class Parts(NamedTuple):
@@ -36,6 +50,7 @@ class Parts(NamedTuple):
     estimator: Estimator
     optimizer: Any  # optax.GradientTransformation
     method: SamplingMethod
+    stops: StopStrings | None
     init_policy: Callable[[], PyTree]  # the parameters of step 0, born in their shardings
 
 
@@ -43,11 +58,13 @@ class Functions(NamedTuple):
     """The device functions of a run."""
 
     sample: Callable  # (params, prompts, key) → Rollouts
-    score: Callable  # (params, Rollouts) → log-probabilities f32[B, T]
+    trim: Callable  # (Rollouts, fetched ones) → (Rollouts without prompt columns nobody uses, row_slots)
+    score: Callable  # (params, Rollouts, row_slots) → log-probabilities f32[B, T]
+    mismatch: Callable  # (Rollouts, log-probabilities) → metrics
     estimate: Callable  # (Groups, memory) → (Groups, advantages f32[P, G], memory, metrics)
     to_batch: Callable  # (Rollouts, Groups, advantages, old, reference) → Batch
     minibatches: Callable  # (Batch, key) → [Batch, …]
-    update: Callable  # (TrainState, Batch) → (TrainState, metrics); donates the state
+    update: Callable  # (TrainState, Batch, row_slots) → (TrainState, metrics); donates the state
     advance: Callable  # (TrainState, memory) → TrainState of the next step; donates the state
 
 
@@ -59,8 +76,7 @@ def open_model(config: ConfigDict) -> tuple[Architecture, Tokenizer, Callable[[]
     """
     options = {name: config.model[name] for name in ("dtype", "scan_layers", "remat")}
     if config.model.path:
-        architecture, tokenizer, load = read_pretrained(config.model.path, **options)
-        return architecture, make_tokenizer(config.tokenizer) if config.tokenizer else tokenizer, load
+        return read_pretrained(config.model.path, config.tokenizer or None, **options)
     tokenizer = make_tokenizer(config.tokenizer)
     names = ("width", "layers", "heads", "kv_heads", "head_size", "hidden", "rope_theta")
     sizes = {name: config.model[name] for name in names}
@@ -70,15 +86,23 @@ def open_model(config: ConfigDict) -> tuple[Architecture, Tokenizer, Callable[[]
 def make_parts(config: ConfigDict, estimator: Estimator) -> Parts:
     """The parts of a run; raises what `open_model` and `make_mesh` raise."""
     architecture, tokenizer, load = open_model(config)
-    policy = make_policy(architecture)
+    base = make_policy(architecture)
+    lora = {"rank": config.lora.rank, "alpha": config.lora.alpha, "targets": tuple(config.lora.targets)}
+    policy = with_lora(base, **lora) if config.lora.rank else base
     mesh = make_mesh(config.mesh.data, config.mesh.model)
     updates = config.steps * config.updates.epochs * config.updates.minibatches
-    shardings = shardings_for(jax.eval_shape(policy.init, jax.random.key(0)), mesh)
+    shapes = lambda policy: shardings_for(jax.eval_shape(policy.init, jax.random.key(0)), mesh)
+    key = lambda: key_for(config.seed, 0, "init")
 
     def init_policy():
         if load is None:
-            return jit(policy.init, out_shardings=shardings)(key_for(config.seed, 0, "init"))
-        return jax.tree.map(jax.device_put, load(), shardings)
+            return jit(policy.init, out_shardings=shapes(policy))(key())
+        where = {path_name(path): sharding for path, sharding in jax.tree.leaves_with_path(shapes(base))}
+        params = load(lambda name, array: jax.device_put(array, where[name]))
+        if not config.lora.rank:
+            return params
+        adapters = jit(Lora(**lora).init, out_shardings=shapes(policy)["lora"])(key(), params)
+        return {"base": params, "lora": adapters}
 
     return Parts(
         mesh=mesh,
@@ -87,9 +111,24 @@ def make_parts(config: ConfigDict, estimator: Estimator) -> Parts:
         policy=policy,
         estimator=estimator,
         optimizer=make_optimizer(total_updates=updates, **config.optimizer),
-        method=SamplingMethod(**{name: config.sampling[name] for name in ("temperature", "top_k", "top_p")}),
+        method=SamplingMethod(**{name: config.sampling[name] for name in ("temperature", "top_k", "top_p", "min_p")}),
+        stops=make_stop_strings(config.sampling.stop_strings, tokenizer.token_bytes())
+        if config.sampling.stop_strings
+        else None,
         init_policy=init_policy,
     )
+
+
+def sampler_options(config: ConfigDict, parts: Parts) -> dict[str, Any]:
+    """What every sampler of a run has in common, as keywords of `make_sampler`."""
+    return {
+        "completion_length": config.sampling.completion_length,
+        "end_ids": parts.tokenizer.end_ids,
+        "pad_id": parts.tokenizer.pad_id,
+        "stops": parts.stops,
+        "rows_at_once": config.sampling.rows_at_once,
+        "narrowings": config.sampling.narrowings,
+    }
 
 
 def make_stream(config: ConfigDict, parts: Parts) -> tuple[PromptStream, int]:
@@ -126,7 +165,7 @@ def abstract_state(parts: Parts) -> TrainState:
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,
-            opt_state=parts.optimizer.init(params),
+            opt_state=parts.optimizer.init(trained_part(parts.policy, params)),
             memory=parts.estimator.init_memory(parts.task.size),
         )
 
@@ -145,7 +184,7 @@ def init_state(parts: Parts) -> TrainState:
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,
-            opt_state=parts.optimizer.init(params),
+            opt_state=parts.optimizer.init(trained_part(parts.policy, params)),
             memory=memory,
         )
 
@@ -168,22 +207,26 @@ def compile_functions(config: ConfigDict, parts: Parts) -> Functions:
     shardings = jax.tree.map(lambda x: x.sharding, abstract_state(parts))
     everywhere = replicated(mesh)
     options = {name: updates[name] for name in ("completions_per_row", "head_chunks")}
+    options["temperature"] = parts.method.temperature
     more = {name: updates[name] for name in ("micro_batch_rows", "entropy_bonus", "skip_inactive")}
-    sampler = make_sampler(
-        policy,
-        group_size=config.group_size,
-        completion_length=config.sampling.completion_length,
-        end_ids=parts.tokenizer.end_ids,
-        pad_id=parts.tokenizer.pad_id,
-        method=parts.method,
-    )
-    logprobs = make_logprobs(policy, temperature=parts.method.temperature, **options)
-    change = make_update(
-        policy, parts.estimator, parts.optimizer, temperature=parts.method.temperature, **options, **more
-    )
+    sampler = make_sampler(policy, group_size=config.group_size, method=parts.method, **sampler_options(config, parts))
 
-    def score(params, rollouts):
+    def trim(rollouts, seen):
+        """The room that the rows of a batch really need, rounded up to one of `updates.row_sizes` sizes."""
+        if not updates.row_sizes:
+            return rollouts, 0
+        share, lengths = updates.completions_per_row, seen.attend_mask.sum(axis=-1)
+        most = max(share * (config.sampling.completion_length - 1), 1)
+        slots = bucket(needed_row_slots(lengths, share), most, updates.row_sizes)
+        return trim_prompts(rollouts, trimmed_columns(seen.prompt_mask, updates.row_sizes)), slots
+
+    def change(state, batch, row_slots):
+        update = make_update(policy, parts.estimator, parts.optimizer, row_slots=row_slots, **options, **more)
+        return update(state, batch)
+
+    def score(params, rollouts, row_slots):
         """By micro-batches too: what an update may hold at once bounds this pass as well."""
+        logprobs = make_logprobs(policy, row_slots=row_slots, **options)
         inputs = (rollouts.tokens, rollouts.prompt_mask, rollouts.attend_mask)
         count, size = rollouts.tokens.shape[0], updates.micro_batch_rows or rollouts.tokens.shape[0]
         pieces = jax.tree.map(lambda x: x.reshape(count // size, size, *x.shape[1:]), inputs)
@@ -198,13 +241,19 @@ def compile_functions(config: ConfigDict, parts: Parts) -> Functions:
     def advance(state, memory):
         return state.replace(memory=memory, step=state.step + 1)
 
+    watched = functools.partial(Watched, expected=("row_slots", "tokens", "prompt_mask"))
     return Functions(
-        sample=jit(sampler, out_shardings=rows),
-        score=jit(score, out_shardings=rows),
+        sample=Watched("sample", jit(sampler, out_shardings=rows)),
+        trim=trim,
+        score=watched("score", jit(score, static_argnames="row_slots", out_shardings=rows)),
+        mismatch=jit(mismatch, out_shardings=everywhere),
         estimate=jit(estimate, out_shardings=(None, None, shardings.memory, everywhere)),
         to_batch=jit(to_batch, out_shardings=rows),
         minibatches=jit(lambda batch, key: minibatches(batch, updates.minibatches, config.group_size, key)),
-        update=jit(change, donate_argnums=0, out_shardings=(shardings, everywhere)),
+        update=watched(
+            "update",
+            jit(change, static_argnames="row_slots", donate_argnums=0, out_shardings=(shardings, everywhere)),
+        ),
         advance=jit(advance, donate_argnums=0, out_shardings=shardings),
     )
 
@@ -220,9 +269,9 @@ def make_evaluation(config: ConfigDict, parts: Parts) -> tuple[Callable, int]:
         parts.mesh,
         split=config.evaluate.split,
         prompt_length=config.sampling.prompt_length,
-        completion_length=config.sampling.completion_length,
         samples=config.evaluate.samples,
         prompts_per_batch=config.evaluate.prompts_per_batch,
         method=parts.method,
+        **sampler_options(config, parts),
     )
     return evaluate, dropped

@@ -15,8 +15,14 @@ from rlvr_jax.types import PyTree
 RULES: tuple[tuple[str, PartitionSpec], ...] = (
     (r"embed/embedding$", PartitionSpec("model", "data")),
     (r"blocks/.*(query|key|value|gate|up)/kernel$", PartitionSpec(None, "data", "model")),
+    (r"blocks/.*(query|key|value)/bias$", PartitionSpec(None, "model")),
     (r"blocks/.*(output|down)/kernel$", PartitionSpec(None, "model", "data")),
     (r"head/kernel$", PartitionSpec("data", "model")),
+    # adapters: cut along `model` where their kernel is, on the side that is wide
+    (r"blocks/.*(output|down)/lora_a$", PartitionSpec(None, "model", None)),
+    (r"blocks/.*(query|key|value|gate|up)/lora_b$", PartitionSpec(None, None, "model")),
+    (r"head/lora_b$", PartitionSpec(None, "model")),
+    (r"/lora_[ab]$", PartitionSpec()),
     (r"norm/scale$", PartitionSpec()),
     (r"(^|/)(memory|estimator)/", PartitionSpec()),
 )

@@ -51,6 +51,10 @@ class Tokenizer:
         """The text of token ids; special tokens (pad, end, turn marks) are left out unless asked for."""
         return self._decode([int(i) for i in ids], skip_special)
 
+    def token_bytes(self) -> list[bytes]:
+        """The bytes that each id stands for in a text; none for special tokens, and for ids without a token."""
+        raise NotImplementedError
+
     def apply_chat_template(
         self, messages: Sequence[Mapping], add_generation_prompt: bool = True, default_system: bool = True
     ) -> str:
@@ -95,7 +99,9 @@ def _template(source: str) -> jinja2.Template:
     def raise_exception(message):
         raise jinja2.TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.globals["raise_exception"] = raise_exception
     return environment.from_string(source)
 
@@ -118,6 +124,9 @@ class ByteTokenizer(Tokenizer):
         self.ids = {symbol: i for i, symbol in enumerate(symbols)}
         self.vocabulary_size = len(symbols) + 2
         self.pad_id, self.end_ids = len(symbols), (len(symbols) + 1,)
+
+    def token_bytes(self) -> list[bytes]:
+        return [*self.symbols, b"", b""]
 
     def _encode(self, text: str) -> list[int]:
         try:
@@ -156,6 +165,23 @@ class TextTokenizer(Tokenizer):
                 raise ValueError(
                     f"tokenizer {name!r}: special id {i} is not in the vocabulary of {self.vocabulary_size}"
                 )
+
+    def token_bytes(self) -> list[bytes]:
+        by_byte = '"ByteLevel"' in json.dumps(json.loads(self.core.to_str())["decoder"])
+        spelled = _byte_level_spelling() if by_byte else {}
+        found = [b""] * self.vocabulary_size
+        for text, i in self.core.get_vocab(with_added_tokens=False).items():
+            if by_byte:
+                found[i] = (
+                    bytes(spelled[symbol] for symbol in text) if all(s in spelled for s in text) else text.encode()
+                )
+            elif len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
+                found[i] = bytes.fromhex(text[3:5])
+            else:
+                found[i] = text.replace("▁", " ").encode()
+        for i, added in self.core.get_added_tokens_decoder().items():
+            found[i] = b"" if added.special else added.content.encode()
+        return found
 
     def _encode(self, text: str) -> list[int]:
         return self.core.encode(text, add_special_tokens=False).ids
@@ -208,9 +234,32 @@ class TextTokenizer(Tokenizer):
         return cls(_byte_level_bpe(fields, name), name, **{**options, **overrides})
 
 
+# How tokenizer.json files of these vocabularies split text into words; {} is how many digits stay together.
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@functools.cache
+def _byte_level_spelling() -> dict[str, int]:
+    """Symbol → byte of byte-level vocabularies: printable bytes of Latin-1 are themselves, others follow from 256."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
 def _byte_level_bpe(fields: Mapping, name: str) -> tokenizers.Tokenizer:
     digits = tokenizers.pre_tokenizers.Digits(individual_digits=True)
-    splits = {"gpt-2": [], "smollm": [digits]}  # what is split before the byte level splits words
+    words = lambda digits: tokenizers.pre_tokenizers.Split(
+        tokenizers.Regex(_WORDS.replace("{}", digits, 1)), behavior="isolated"
+    )
+    # what is split before the byte level, and whether that splits words itself
+    splits = {
+        "gpt-2": ([], True),
+        "smollm": ([digits], True),
+        "qwen2": ([words("")], False),
+        "llama-bpe": ([words("{1,3}")], False),
+    }
     supported = {"ggml.model": ["gpt2"], "ggml.pre": list(splits)}
     for key, choices in supported.items():
         if (value := fields.get(key)) not in choices:
@@ -218,14 +267,19 @@ def _byte_level_bpe(fields: Mapping, name: str) -> tokenizers.Tokenizer:
                 f"tokenizer {name!r}: tokenizer.{key}={value!r} is not supported; choose a file with one of"
                 f" {choices}, or use a tokenizer.json"
             )
+    before, use_regex = splits[fields["ggml.pre"]]
     tokens = fields["ggml.tokens"]
     vocabulary = {token: i for i, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
         raise ValueError(f"tokenizer {name!r}: {len(tokens) - len(vocabulary)} tokens appear twice")
     merges = [tuple(merge.split(" ", 1)) for merge in fields["ggml.merges"]]
-    core = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
-    byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    core.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([*splits[fields["ggml.pre"]], byte_level])
+    # a word of Llama 3 that is itself a token is that token, whatever its merges
+    whole_words = fields["ggml.pre"] == "llama-bpe"
+    core = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges, ignore_merges=whole_words))
+    byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
+    core.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([*before, byte_level])
+    if fields["ggml.pre"] == "qwen2":
+        core.normalizer = tokenizers.normalizers.NFC()
     core.decoder = tokenizers.decoders.ByteLevel()
     for token, kind in zip(tokens, fields.get("ggml.token_type", [])):
         if kind in (3, 4):  # control, user-defined: both are matched whole
@@ -234,13 +288,21 @@ def _byte_level_bpe(fields: Mapping, name: str) -> tokenizers.Tokenizer:
     return core
 
 
-def _beside(file: Path, core: tokenizers.Tokenizer) -> dict:
-    """Special ids and template from the files next to a tokenizer.json."""
-    beside = file.parent / "tokenizer_config.json"
+def _read_json(path: Path) -> dict:
+    """The dictionary in a file, {} where there is no such file."""
     try:
-        config = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else {}
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{beside}: not JSON: {error}") from None
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected a dictionary, found {type(found).__name__}")
+    return found
+
+
+def _beside(file: Path, core: tokenizers.Tokenizer) -> dict:
+    """Special ids and template from the files next to a tokenizer.json. What ends a completion is told in up to three
+    places, and every token they name does."""
+    config = _read_json(file.parent / "tokenizer_config.json")
 
     def id_of(key: str) -> int | None:
         token = config.get(key)
@@ -249,14 +311,24 @@ def _beside(file: Path, core: tokenizers.Tokenizer) -> dict:
 
     template = file.parent / "chat_template.jinja"
     end_id, bos_id = id_of("eos_token"), id_of("bos_token")
+    ends = [] if end_id is None else [end_id]
+    for name in ("generation_config.json", "config.json"):
+        given = _read_json(file.parent / name).get("eos_token_id")
+        more = given if isinstance(given, list) else [] if given is None else [given]
+        if not all(type(i) is int for i in more):
+            raise ValueError(f"{file.parent / name}: eos_token_id={given!r} must be a number or a list of numbers")
+        ends += more
     # a post-processor that puts a start token before every text is the same wish as the flag
     starts = bos_id is not None and core.encode("").ids[:1] == [bos_id]
+    written = config.get("chat_template")
+    if isinstance(written, list):  # several by name, as older files have it
+        written = next((each.get("template") for each in written if each.get("name") == "default"), None)
     return {
-        "end_ids": [] if end_id is None else [end_id],
+        "end_ids": ends,
         "pad_id": id_of("pad_token"),
         "bos_id": bos_id,
-        "add_bos": bool(config.get("add_bos_token", starts)),
-        "chat_template": template.read_text("utf-8") if template.is_file() else config.get("chat_template"),
+        "add_bos": bool(starts if config.get("add_bos_token") is None else config["add_bos_token"]),
+        "chat_template": template.read_text("utf-8") if template.is_file() else written,
     }
 
 

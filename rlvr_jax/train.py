@@ -89,17 +89,24 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> Tr
                     groups, advantages, memory, from_estimate = run.estimate(groups, state.memory)
                     # 4. update: one or more optimiser updates on this batch. When it is one, the old policy is the
                     # one being differentiated, and needs no pass of its own.
-                    old = None if one_update else run.score(state.params["policy"], rollouts)
-                    known = None if reference is None else run.score(reference, rollouts)
+                    rollouts, slots = run.trim(rollouts, seen)
+                    first = step == start
+                    old = run.score(state.params["policy"], rollouts, slots) if first or not one_update else None
+                    gap = {} if old is None else run.mismatch(rollouts, old)
+                    if first:
+                        writer.say(agreement(gap, config.sampling.largest_mismatch))
+                    old = None if one_update else old
+                    known = None if reference is None else run.score(reference, rollouts, slots)
                     rows, from_updates = run.to_batch(rollouts, groups, advantages, old, known), {}
                     for shuffle in shuffles:
                         for minibatch in run.minibatches(rows, shuffle):
-                            state, from_update = run.update(state, minibatch)
+                            state, from_update = run.update(state, minibatch, slots)
                             from_updates = merge(from_updates, from_update) if from_updates else from_update
                     state = run.advance(state, memory)
                 kept = np.unique(np.linspace(0, len(batch.problems) - 1, config.log.rollout_groups).astype(int))
                 records = to_records(batch, tokenizer, seen, verdicts, jax.device_get(advantages), kept)
-                log.open(step, records, {"rollout/": from_estimate, "update/": from_updates})
+                # of the policy that sampled; where it was updated more than once, updates have drifted from it
+                log.open(step, records, {"rollout/": from_estimate, "update/": {**from_updates, **gap}})
 
                 last = step + 1 == config.steps
                 if last or due(step + 1, config.checkpoint.every):
@@ -112,6 +119,24 @@ def train(config: ConfigDict, workdir: str | Path, *, quiet: bool = False) -> Tr
     if config.log.report:
         write_report(workdir)
     return state
+
+
+def agreement(gap: Mapping[str, Metrics], limit: float) -> str:
+    """What the first batch says of sampler and learner, for a person.
+
+    Raises:
+      ValueError: they differ by more than `limit` nats a token in the mean: trained on, the difference would be taken
+        for a policy that has moved.
+    """
+    found = {name: float(value) for name, value in compute(jax.device_get(gap)).items()}
+    mean, ratio = found["behaviour_mismatch"], found["behaviour_ratio_max"]
+    text = f"sampler and learner differ by {mean:.1e} nats a token in the mean, the largest ratio is {ratio:.6g}"
+    if not mean <= limit:
+        raise ValueError(
+            f"{text}; config.sampling.largest_mismatch={limit}: one of the two computes another model. Compare them in "
+            "float32 (config.model.dtype), or raise the limit if the difference is understood"
+        )
+    return f"{text} (first batch; refused above {limit})"
 
 
 def due(step: int, every: int) -> bool:

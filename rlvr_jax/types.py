@@ -73,6 +73,7 @@ class Rollouts:
     completion_mask: Array  # bool[B, T], tokens the policy wrote, up to and including the end token
     attend_mask: Array  # bool[B, T], every real token after the prompt (a tool's too)
     behaviour_logprobs: Array  # f32[B, T], of the distribution really sampled; 0 where masked
+    full_logprobs: Array  # f32[B, T], of the tempered distribution before anything was cut off; 0 where masked
     finished: Array  # bool[B], an end token was sampled; not finished = truncated
     prompt_id: Array  # i32[B]
 
@@ -124,6 +125,7 @@ class Batch:
     old_logprobs: Array | None = None  # f32[B, T], the learner's at the start of the step
     behaviour_logprobs: Array | None = None  # f32[B, T], the sampler's; default: old_logprobs
     reference_logprobs: Array | None = None  # f32[B, T], only when slot `kl` needs it
+    full_logprobs: Array | None = None  # f32[B, T], as in Rollouts; what the learner's are compared with
     group: Array = None  # i32[B], which group of this batch a row belongs to; default: each row its own
     valid: Array = None  # bool[B], false: no loss, and in no denominator; default: all true
     tokens: Array | None = None  # i32[B, S], as in Rollouts; not needed by the estimator

@@ -27,16 +27,23 @@ def make_update(
     completions_per_row: int = 1,
     temperature: float = 1.0,
     head_chunks: int = 1,
+    row_slots: int = 0,
     entropy_bonus: float = 0.0,
     skip_inactive: bool = True,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict]]:
     """A pure function update(state, batch) → (state, metrics): one optimiser update; `step` and `memory` stay.
 
+    Only what `policy.trainable` names is differentiated and moved: `optimizer` was initialised with
+    `trained_part(policy, params)`. Donate the state: parameters and moments are then changed in place.
+
     Args:
       micro_batch_rows: rows whose activations are held at once; 0: all. Must divide the rows of a batch.
       completions_per_row: completions that share a row with their prompt (see `make_logprobs`).
       temperature: of sampling; log-probabilities are taken of the same tempered distribution.
-      head_chunks: pieces of the completion that pass the output head one after the other.
+      head_chunks: pieces of the completions that pass the output head one after the other, their logits computed
+        again in the backward pass; any number.
+      row_slots: slots for the completions of a row, side by side without padding; 0: as many as the longest could need
+        (see `make_logprobs`, and `needed_row_slots` for what a batch needs).
       entropy_bonus: coefficient of −H in the loss of every token, weighted like it.
       skip_inactive: rows without any gradient (advantage or weight 0, no penalty) are put last, and micro-batches
         that hold no other are not computed. The gradient is the same; the entropy and mismatch metrics then cover
@@ -45,15 +52,20 @@ def make_update(
     Metrics: loss, gradient_norm (before clipping), entropy (nats a token), rows_skipped, and the estimator's own.
     """
     score = make_logprobs(
-        policy, completions_per_row=completions_per_row, temperature=temperature, head_chunks=head_chunks
+        policy,
+        completions_per_row=completions_per_row,
+        temperature=temperature,
+        head_chunks=head_chunks,
+        row_slots=row_slots,
     )
 
-    def objective(policy_params: PyTree, batch: Batch, weights: Array):
-        logprobs, entropy = score(policy_params, batch.tokens, batch.prompt_mask, batch.attend_mask)
+    def objective(trained: PyTree, policy_params: PyTree, batch: Batch, weights: Array):
+        params = policy.with_trainable(policy_params, trained)
+        logprobs, entropy = score(params, batch.tokens, batch.prompt_mask, batch.attend_mask)
         losses, metrics = estimator.token_losses(logprobs, batch)
         mask = batch.completion_mask & batch.valid[:, None]
         entropy = jnp.where(mask, entropy, 0.0)
-        losses = losses - entropy_bonus * entropy
+        losses = losses - entropy_bonus * entropy if entropy_bonus else losses  # 0·H would still have a backward pass
         metrics = {**metrics, "entropy": Mean.of(jax.lax.stop_gradient(entropy), mask)}
         return (weights * losses).sum(), (losses, metrics)
 
@@ -67,13 +79,15 @@ def make_update(
     def update(state: TrainState, batch: Batch) -> tuple[TrainState, dict]:
         weigh = lambda params: estimator.token_weights(params, batch)
         weights, pull_back = jax.vjp(weigh, state.params["estimator"])
+        trained, policy_params = trained_part(policy, state.params), state.params["policy"]
         loss, losses, gradient, metrics, skipped = accumulate(
-            state.params["policy"], batch, jax.lax.stop_gradient(weights)
+            trained["policy"], policy_params, batch, jax.lax.stop_gradient(weights)
         )
         # ∂(Σ w·ℓ)/∂λ with ℓ fixed: weights depend on the estimator's own parameters, losses do not
         gradients = {"policy": gradient, "estimator": pull_back(losses)[0]}
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
+        trained = optax.apply_updates(trained, updates)
+        params = {**trained, "policy": policy.with_trainable(policy_params, trained["policy"])}
         norm = optax.global_norm(gradient)
         metrics = {
             **metrics,
@@ -87,38 +101,57 @@ def make_update(
     return update
 
 
-def make_accumulate(differentiate: Callable, *, rows: int, unit: int, skip_inactive: bool) -> Callable:
-    """A function accumulate(params, batch, weights f32[B, T]) → (loss, token losses f32[B, T], gradient, metrics, rows
-    skipped), of all rows, in micro-batches of `rows` rows (0: all) made of units of `unit` adjacent rows.
+def trained_part(policy: Policy, params: PyTree) -> PyTree:
+    """What of a state's `params` an optimiser sees: all that the estimator learns, and what the policy lets train."""
+    return {**params, "policy": policy.trainable(params["policy"])}
 
-    `differentiate(params, batch, weights) → ((loss, (token losses, metrics)), gradient)` is linear in the rows.
+
+def make_accumulate(differentiate: Callable, *, rows: int, unit: int, skip_inactive: bool) -> Callable:
+    """A function accumulate(trained, params, batch, weights f32[B, T]) → (loss, token losses f32[B, T], gradient,
+    metrics, rows skipped), of all rows, in micro-batches of `rows` rows (0: all) made of units of `unit` adjacent rows.
+
+    `differentiate(trained, params, batch, weights) → ((loss, (token losses, metrics)), gradient of trained)` is linear
+    in the rows. With one micro-batch its gradient is the result: nothing is added to zeros.
     """
 
-    def compute(params, gradient, batch, weights):
-        (loss, (losses, metrics)), more = differentiate(params, batch, weights)
-        return jax.tree.map(jnp.add, gradient, more), loss, losses, metrics
+    def compute(trained, params, batch, weights):
+        (loss, (losses, metrics)), gradient = differentiate(trained, params, batch, weights)
+        return gradient, loss, losses, metrics
 
-    def accumulate(params: PyTree, batch: Batch, weights: Array):
+    def accumulate(trained: PyTree, params: PyTree, batch: Batch, weights: Array):
         total, size = weights.shape[0], rows or weights.shape[0]
         active = (_row_max(weights) > 0) & (_row_max(jnp.abs(batch.advantages)) > 0)
         active = active if skip_inactive else jnp.ones_like(active)
+
+        def guarded(work: Callable, otherwise: Callable, batch, weights, active, *carry):
+            """(*`work`, rows skipped), `otherwise` in its place where no row is active."""
+            operands = (trained, params, batch, weights, *carry)
+            if not skip_inactive:
+                return (*work(*operands), jnp.zeros(()))
+            runs = active.any()
+            return (*jax.lax.cond(runs, work, otherwise, *operands), jnp.where(runs, 0.0, float(size)))
+
+        def nothing(trained, params, batch, weights, gradient=None):
+            shapes = jax.eval_shape(compute, trained, params, batch, weights)
+            gradient = jax.tree.map(jnp.zeros_like, trained) if gradient is None else gradient
+            return gradient, jnp.zeros(()), jnp.zeros_like(weights), neutral(shapes[-1])
+
+        if size == total:
+            gradient, loss, losses, metrics, skipped = guarded(compute, nothing, batch, weights, active)
+            return loss, losses, gradient, metrics, skipped
+
+        def add(trained, params, batch, weights, gradient):
+            more, *results = compute(trained, params, batch, weights)
+            return jax.tree.map(jnp.add, gradient, more), *results
+
+        def one(gradient, piece):
+            gradient, *results = guarded(add, nothing, *piece, gradient)
+            return gradient, results
+
         order = _active_first(active, unit)
         in_order = jax.tree.map(lambda x: x[order], (batch, weights, active))
         pieces = jax.tree.map(lambda x: x.reshape(total // size, size, *x.shape[1:]), in_order)
-        zero = jax.tree.map(jnp.zeros_like, params)
-        first = jax.tree.map(lambda x: x[0], pieces[:2])
-        shapes = jax.eval_shape(compute, params, zero, *first)
-
-        def skip(params, gradient, batch, weights):
-            return gradient, jnp.zeros(()), jnp.zeros_like(weights), neutral(shapes[-1])
-
-        def one(gradient, piece):
-            batch, weights, active = piece
-            runs = active.any()
-            work = (params, gradient, batch, weights)
-            gradient, *results = jax.lax.cond(runs, compute, skip, *work) if skip_inactive else compute(*work)
-            return gradient, (*results, jnp.where(runs, 0.0, float(size)))
-
+        zero = jax.tree.map(jnp.zeros_like, trained)
         gradient, (loss, losses, metrics, skipped) = jax.lax.scan(one, zero, pieces)
         losses = losses.reshape(weights.shape)[jnp.argsort(order)]
         return loss.sum(), losses, gradient, reduce_stacked(metrics), skipped.sum()

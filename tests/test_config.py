@@ -173,7 +173,7 @@ def test_every_key_is_read_somewhere():
         section, _, name = key.rpartition(".")
         if section == "estimator":
             continue  # the slots, by name; see below
-        reads = [rf"\b(config|updates)\.{re.escape(key)}\b", rf"\.{section}\.{name}\b", rf"\"{name}\""]
+        reads = [rf"\b(config|updates)\.{re.escape(key)}\b", rf"\b{section}\.{name}\b", rf"\"{name}\""]
         assert any(re.search(pattern, text) for pattern in [*reads, whole.get(section, "a^")]), key
     config = defaults()
     config.estimator.scale = "none"
@@ -217,7 +217,10 @@ NOT_NEGATIVE = [
         ("model.dtype", "float16", r"choose from \['float32', 'bfloat16'\]"),
         ("evaluate.split", "test", r"choose from \['train', 'held_out'\]"),
         ("data.long_prompts", "cut", r"choose from \['refuse', 'drop'\]"),
-        ("updates.head_chunks", 3, "must divide completion_length=8"),
+        ("sampling.min_p", 1.5, r"must be in \[0, 1\]"),
+        ("sampling.stop_strings", ("a", ""), "none empty"),
+        ("optimizer.kind", "lion", "choose from"),
+        ("lora.rank", -1, "must not be negative"),
         ("model.kv_heads", 3, "must divide model.heads=4"),
         ("model.head_size", 15, "must be even"),
         ("updates.completions_per_row", 3, r"must divide group_size=4: \[1, 2, 4\]"),

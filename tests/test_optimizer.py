@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from rlvr_jax.optimizer import SCHEDULES, make_optimizer, make_schedule
+from rlvr_jax.optimizer import KINDS, SCHEDULES, clip_by_global_norm, make_optimizer, make_schedule
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,82 @@ def test_an_estimator_without_parameters():
     params = {"policy": {"w": jnp.ones(2)}, "estimator": {}}
     updates, _ = optimizer.update(params, optimizer.init(params), params)
     assert jax.tree.structure(updates) == jax.tree.structure(params)
+
+
+@pytest.mark.parametrize("largest", [0.5, 5.0, 100.0])
+def test_clipping_is_that_of_optax(largest):
+    gradient = {"a": jnp.asarray([3.0, -4.0]), "b": jnp.asarray([[12.0]])}  # norm 13
+    found, _ = clip_by_global_norm(largest).update(gradient, optax.EmptyState())
+    wanted, _ = optax.clip_by_global_norm(largest).update(gradient, optax.EmptyState())
+    for name in gradient:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-6)
+    zero, _ = clip_by_global_norm(largest).update({"a": jnp.zeros(2)}, optax.EmptyState())
+    assert zero["a"].tolist() == [0.0, 0.0]
+
+
+# --- what is remembered, and whether it still learns ---
+
+SHAPES = {"stacked": (3, 128, 256), "norm": (128,)}
+
+
+def moments_in_bytes(**options):
+    params = {"policy": {name: jnp.ones(shape) for name, shape in SHAPES.items()}, "estimator": {}}
+    state = jax.eval_shape(make_optimizer(learning_rate=0.1, total_updates=9, **options).init, params)
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state) if x.size > 1)
+
+
+def test_what_a_kind_remembers():
+    stacked, norm = 3 * 128 * 256, 128
+    assert moments_in_bytes() == 8 * (stacked + norm)
+    assert moments_in_bytes(moments_dtype="bfloat16") == 6 * (stacked + norm)  # the first moment alone
+    assert moments_in_bytes(kind="sgd") == 0
+    # rows and columns of each of three matrices; a vector's own second moment whole
+    assert moments_in_bytes(kind="adafactor") == 4 * (3 * (128 + 256) + norm)
+
+
+def descend(**options):
+    """Least squares from w = 0: (how far w is from the answer, w) after 60 updates."""
+    rng = np.random.default_rng(0)
+    wanted, inputs = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in ((128, 128), (512, 128)))
+    loss = lambda params: jnp.square(inputs @ (params["policy"]["w"] - wanted)).mean()
+    optimizer = make_optimizer(learning_rate=0.05, total_updates=60, clip_norm=0.0, **options)
+
+    @jax.jit
+    def update(params, state):
+        change, state = optimizer.update(jax.grad(loss)(params), state, params)
+        return optax.apply_updates(params, change), state
+
+    params = {"policy": {"w": jnp.zeros((128, 128))}, "estimator": {}}
+    state = optimizer.init(params)
+    for _ in range(60):
+        params, state = update(params, state)
+    return float(jnp.sqrt(jnp.square(params["policy"]["w"] - wanted).mean())), params["policy"]["w"]
+
+
+def test_small_moments_still_learn():
+    plain, w = descend()
+    assert plain < 0.1
+    rounded, close = descend(moments_dtype="bfloat16")
+    assert rounded < 0.1 and 0 < float(jnp.abs(close - w).max()) < 0.05
+    factored, _ = descend(kind="adafactor")
+    assert factored < 0.1
+
+
+def test_decay_of_every_kind_that_has_one():
+    """Without a gradient a parameter shrinks by rate · decay, whatever the kind."""
+    for kind in ("adam", "adafactor"):
+        optimizer = make_optimizer(learning_rate=0.1, total_updates=1, weight_decay=0.5, kind=kind)
+        params = {"policy": {"w": jnp.full((2,), 4.0)}, "estimator": {}}
+        change, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+        np.testing.assert_allclose(change["policy"]["w"], -0.1 * 0.5 * 4.0, rtol=1e-6)
+
+
+def test_kinds_that_cannot_be_are_refused():
+    make = lambda **options: make_optimizer(learning_rate=0.1, total_updates=1, **options)
+    with pytest.raises(ValueError, match=r"optimizer.kind='lion': choose from \['adam', 'sgd', 'adafactor'\]"):
+        make(kind="lion")
+    with pytest.raises(ValueError, match="optimizer.moments_dtype='float16': choose from"):
+        make(moments_dtype="float16")
+    for kind in KINDS[1:]:
+        with pytest.raises(ValueError, match=f"moments_dtype='bfloat16': kind='{kind}' keeps none"):
+            make(kind=kind, moments_dtype="bfloat16")

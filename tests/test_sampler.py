@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlvr_jax.policy import Policy, make_logprobs
 from rlvr_jax.rng import key_for, row_keys
 from rlvr_jax.sampling import Environment, SamplingMethod, make_sampler, methods
-from rlvr_jax.sampling.methods import inverse_cdf
+from rlvr_jax.sampling.methods import SMALL, draw_from_logits, inverse_cdf
 from rlvr_jax.types import Prompts
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -390,7 +390,14 @@ def draw(probabilities, u):
         patch.setattr(methods.jax.random, "uniform", lambda key, shape, dtype: key)
         u = jnp.asarray(u, jnp.float32)
         p = jnp.broadcast_to(jnp.asarray(probabilities, jnp.float32), (len(u), len(probabilities)))
-        return np.asarray(jax.jit(lambda p, u: inverse_cdf(p, u))(p, u))
+        return np.asarray(jax.jit(index_of(p.shape[-1]))(p, u))
+
+
+def index_of(size):
+    """(probabilities, keys) → index, in the way of that size."""
+    if size <= SMALL:
+        return lambda p, keys: inverse_cdf(p, keys)
+    return lambda p, keys: draw_from_logits(jnp.log(p), keys)[0]
 
 
 @pytest.mark.parametrize("size", [5, 256, 257, 1000])
@@ -401,7 +408,7 @@ def test_draws_follow_the_probabilities(size):
     p /= p.sum()
     n = 20_000
     keys = row_keys(jax.random.key(size), jnp.arange(n))
-    drawn = jax.jit(inverse_cdf)(jnp.broadcast_to(p, (n, size)), keys)
+    drawn = jax.jit(index_of(size))(jnp.broadcast_to(p, (n, size)), keys)
     counts = np.bincount(np.asarray(drawn), minlength=size)
     assert len(counts) == size and not counts[p == 0].any()
     # χ² over entries expected at least 5 times, the others together; mean d, standard deviation √(2d)

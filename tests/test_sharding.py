@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from rlvr_jax.estimators import catalogue, make_estimator
 from rlvr_jax.optimizer import make_optimizer
-from rlvr_jax.policy import make_policy
+from rlvr_jax.policy import make_policy, with_lora
 from rlvr_jax.sharding import RULES, make_mesh, path_name, put_rows, rows_sharding, shardings_for, spec_for
 from rlvr_jax.types import TrainState
 
@@ -55,7 +55,11 @@ def test_specs_by_name():
         "final_norm/scale": PartitionSpec(),
         "head/kernel": PartitionSpec("data", "model"),
     }
-    shapes = shapes_of(tied=False, vocabulary=16).params["policy"]
+    wanted |= {f"blocks/attention/{name}/bias": PartitionSpec(None, "model") for name in ("query", "key", "value")}
+    norms = ("attention/query_norm", "attention/key_norm", "attention/post_norm", "mlp/post_norm")
+    wanted |= {f"blocks/{name}/scale": PartitionSpec() for name in norms}
+    sizes = {"qkv_bias": True, "qk_norm": True, "post_norms": True, "norm_offset": 1.0}
+    shapes = shapes_of(tied=False, vocabulary=16, **sizes).params["policy"]
     found = {path_name(path): spec_for(path_name(path), leaf.shape, MESH) for path, leaf in leaves(shapes)}
     assert found == wanted
 
@@ -77,10 +81,24 @@ def test_every_array_of_every_state_has_a_rule(name):
 
 
 def test_every_rule_is_used():
-    names = [path_name(path) for path, _ in leaves(shapes_of("ha_dw_grpo", tied=False))]
+    names = [path_name(path) for path, _ in leaves(shapes_of("ha_dw_grpo", tied=False, qkv_bias=True))]
     names += [path_name(path) for path, _ in leaves(shapes_of("lambda_grpo"))]
+    policy = make_policy(tiny.architecture(tied=False))
+    adapted = with_lora(policy, rank=2, alpha=2.0, targets=("query", "output", "head"))
+    names += [path_name(path) for path, _ in leaves(jax.eval_shape(adapted.init, jax.random.key(0)))]
     for pattern, _ in RULES:
         assert any(re.search(pattern, name) for name in names), pattern
+
+
+def test_factored_moments_have_a_place():
+    policy = make_policy(tiny.architecture(width=128, heads=8, head_size=16, hidden=256, vocabulary=128))
+    optimizer = make_optimizer(learning_rate=1e-3, total_updates=2, kind="adafactor")
+    state = lambda key: optimizer.init({"policy": policy.init(key), "estimator": {}})
+    state = {"opt_state": jax.eval_shape(state, jax.random.key(0))}
+    for path, leaf in leaves(state):
+        spec = spec_for(path_name(path), leaf.shape, MESH)
+        assert len(spec) <= leaf.ndim, path_name(path)
+    shardings_for(state, make_mesh(devices=ONE))
 
 
 def test_an_array_without_a_rule_is_an_error():

@@ -150,7 +150,7 @@ def test_bad_chats(template, messages, says):
     ("changes", "says"),
     [
         ({"ggml.model": "llama"}, "tokenizer.ggml.model='llama' is not supported; .*gpt2"),
-        ({"ggml.pre": "qwen2"}, "tokenizer.ggml.pre='qwen2' is not supported; .*smollm"),
+        ({"ggml.pre": "deepseek-llm"}, "tokenizer.ggml.pre='deepseek-llm' is not supported; .*smollm"),
         ({"ggml.eos_token_id": None}, "end_ids"),
         ({"ggml.eos_token_id": 9999}, "special id 9999 is not in the vocabulary"),
         ({"ggml.tokens": ["a", "a"], "ggml.merges": []}, "1 tokens appear twice"),
@@ -192,6 +192,26 @@ def test_a_post_processor_that_adds_the_start_token_counts_as_the_flag(tmp_path)
     tokenizer = make_tokenizer(tmp_path / "tokenizer.json")
     assert tokenizer.encode("on").count(0) == 1
     assert tokenizer.encode("<|endoftext|>on").count(0) == 1
+
+
+def test_everything_that_ends_a_completion_does(tmp_path):
+    write_tokenizer(tmp_path, {"eos_token": "<|im_end|>"})
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 0]}))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 1}))
+    assert make_tokenizer(tmp_path).end_ids == (2, 0, 1)
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": "2"}))
+    with pytest.raises(ValueError, match=r"config.json: eos_token_id='2' must be a number"):
+        make_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(("pre", "numbers"), [("qwen2", ["1", "2", "3", "4", "5"]), ("llama-bpe", ["123", "45"])])
+def test_words_of_the_vocabularies_of_qwen_and_llama(pre, numbers):
+    core = TextTokenizer.from_gguf(fields(**{"ggml.pre": pre})).core
+    text = "It's we'LL  go\n\n 12345;x"
+    words = [text[begin:end] for _, (begin, end) in core.pre_tokenizer.pre_tokenize_str(text)]
+    assert words == ["It", "'s", " we", "'LL", " ", " go", "\n\n", " ", *numbers, ";x"]
+    composed = core.normalizer.normalize_str("e\u0301") == "é" if core.normalizer else False
+    assert composed == (pre == "qwen2")
 
 
 def test_bad_files(tmp_path):

@@ -11,7 +11,7 @@ import tiny
 
 from rlvr_jax.estimators import make_estimator
 from rlvr_jax.optimizer import make_optimizer
-from rlvr_jax.policy import make_logprobs
+from rlvr_jax.policy import make_logprobs, needed_row_slots
 from rlvr_jax.types import TrainState
 from rlvr_jax.update import make_update, minibatches
 
@@ -91,6 +91,7 @@ def test_loss_is_the_weighted_sum_of_token_losses():
         {"micro_batch_rows": 1},
         {"completions_per_row": 4, "micro_batch_rows": 4},
         {"completions_per_row": 2, "micro_batch_rows": 8, "head_chunks": 2, "skip_inactive": False},
+        {"completions_per_row": 4, "micro_batch_rows": 8, "head_chunks": 3, "row_slots": 9},
     ],
 )
 def test_how_rows_are_cut_does_not_change_the_update(options):
@@ -99,6 +100,12 @@ def test_how_rows_are_cut_does_not_change_the_update(options):
     tiny.assert_trees_close(found, wanted, atol=1e-5)
     assert others["loss"] == pytest.approx(metrics["loss"], abs=1e-5)
     assert others["gradient_norm"] == pytest.approx(metrics["gradient_norm"], rel=1e-4)
+
+
+def test_rows_that_do_not_fit_stop_the_update_from_passing_for_one():
+    needed = needed_row_slots(batch_of().completion_mask.sum(axis=-1), 4)
+    _, metrics = gradient(batch_of(), completions_per_row=4, row_slots=needed - 1)
+    assert np.isnan(metrics["loss"]) and np.isnan(metrics["gradient_norm"])
 
 
 def test_order_of_rows_does_not_change_the_update():

@@ -56,7 +56,8 @@ def token_losses(parts: Parts, logprobs_BT: Array, batch: Batch) -> tuple[Array,
         behaviour = jax.lax.stop_gradient(empty(batch.behaviour_logprobs))
         weight = parts.correct.apply(old, behaviour, mask)
         loss = loss * weight
-        metrics |= _mismatch_metrics(logprobs, behaviour, weight, mask)
+        sampled = behaviour if batch.full_logprobs is None else jax.lax.stop_gradient(empty(batch.full_logprobs))
+        metrics |= _mismatch_metrics(logprobs, sampled, weight, mask)
     return masked(loss, mask), jax.lax.stop_gradient(metrics)
 
 
@@ -70,11 +71,11 @@ def _ratio_metrics(log_ratio, clipped, mask) -> dict:
     }
 
 
-def _mismatch_metrics(logprobs, behaviour, weight, mask) -> dict:
-    gap = token_log_ratio(logprobs, behaviour)
+def _mismatch_metrics(logprobs, sampled, weight, mask) -> dict:
+    gap = jnp.abs(token_log_ratio(logprobs, sampled))
     return {
-        "behaviour_mismatch": Mean.of(jnp.abs(gap), mask),
-        "behaviour_ratio_max": Max.of(jnp.exp(gap), mask),
+        "behaviour_mismatch": Mean.of(gap, mask),
+        "behaviour_ratio_max": Max.of(jnp.exp(gap), mask),  # of the two probabilities, either way
         "correct_weight": Mean.of(weight, mask),
     }
 

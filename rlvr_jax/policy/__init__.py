@@ -1,7 +1,17 @@
 """The policy: a decoder behind pure functions over a plain dict of parameters."""
 
 from rlvr_jax.policy.attention import Cache, PromptCache
-from rlvr_jax.policy.logprobs import make_logprobs, make_predictors, to_rows
+from rlvr_jax.policy.export import save_pretrained
+from rlvr_jax.policy.logprobs import (
+    bucket,
+    make_logprobs,
+    make_predictors,
+    needed_row_slots,
+    to_rows,
+    trim_prompts,
+    trimmed_columns,
+)
+from rlvr_jax.policy.lora import Lora, with_lora
 from rlvr_jax.policy.policy import Policy, make_policy
 from rlvr_jax.policy.pretrained import load_pretrained, read_pretrained, resolve_model_path
 from rlvr_jax.policy.recurrent import Cell, RecurrentArchitecture, from_cell, make_recurrent_policy
@@ -12,16 +22,23 @@ __all__ = [
     "Architecture",
     "Cache",
     "Cell",
+    "Lora",
     "Policy",
     "PromptCache",
     "RecurrentArchitecture",
+    "bucket",
     "from_cell",
     "load_pretrained",
     "make_logprobs",
     "make_policy",
     "make_predictors",
     "make_recurrent_policy",
+    "needed_row_slots",
     "read_pretrained",
     "resolve_model_path",
+    "save_pretrained",
     "to_rows",
+    "trim_prompts",
+    "trimmed_columns",
+    "with_lora",
 ]

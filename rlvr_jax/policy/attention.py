@@ -12,72 +12,106 @@ from rlvr_jax.types import Array
 
 
 class PromptCache(NamedTuple):
-    """Keys and values of prompts, held once however many completions each prompt gets."""
+    """Keys and values of prompts, held once however many completions each prompt gets.
 
-    keys: Any  # [L, P, KV, N, K], or a tuple of L arrays [P, KV, N, K] when layers are unrolled
-    values: Any
-    mask: Array  # bool[P, N]
+    Keys have time on their last axis, values on the last but one: as the two products of attention read them.
+    """
+
+    keys: Any  # [L, P, KV, K, N], or a tuple of L arrays [P, KV, K, N] when layers are unrolled; () once in the cache
+    values: Any  # [L, P, KV, N, K], likewise
+    positions: Array  # i32[P, N], −1 where padded
     lengths: Array  # i32[P], real tokens of each prompt
 
 
 class Cache(NamedTuple):
-    """Keys and values of the completion tokens decoded so far, one slot for each token that may come."""
+    """Keys and values of the completion tokens decoded so far.
 
-    keys: Any  # [L, P, G, KV, T, K], or a tuple of L arrays [P, G, KV, T, K]
-    values: Any
+    All rows write at one place, `time` modulo the completions' length, whatever number their token has: a row that
+    began later only has its first token elsewhere. `positions` say what each place holds.
+    """
+
+    keys: Any  # [L, P·G, KV, K, C], or a tuple of L arrays [P·G, KV, K, C]; C = T, or N + T with the prompt in front
+    values: Any  # [L, P·G, KV, C, K], likewise
+    positions: Array  # i32[P, G, C], −1 where nothing is to be seen
+    time: Array  # i32[], tokens written
 
 
-def visible(segments: Array) -> Array:
+def visible(segments: Array, positions: Array | None = None, window: int = 0) -> Array:
     """Which key each query may see, bool[B, S, S]: earlier tokens, of its own segment or of the shared one.
 
     Segments: 0 padding, 1 the prompt (seen by every later segment of the row), 2… completions, which do not see one
     another. A plain row is segment 1 throughout. Padding sees itself, so that no softmax runs over nothing.
+
+    A `window` > 0 leaves of those the keys with query position − key position < window. Positions, not places in the
+    row, because completions that share a row all continue at the prompt's end.
     """
     size = segments.shape[-1]
     query, key = segments[:, :, None], segments[:, None, :]
     causal = jnp.tril(jnp.ones((1, size, size), bool))
     itself = jnp.eye(size, dtype=bool)[None]
-    return (causal & ((key == query) | (key == 1)) & (key > 0)) | itself
+    seen = causal & ((key == query) | (key == 1)) & (key > 0)
+    if window:
+        seen = seen & (positions[:, :, None] - positions[:, None, :] < window)
+    return seen | itself
 
 
-def attend_row(mask: Array):
-    """Attention within rows under `mask` bool[B, S, S]; f32 softmax."""
+def attend_row(mask: Array, softcap: float = 0.0):
+    """Attention within rows under `mask` bool[B, S, S]; f32 softmax. With a softcap c > 0 scores become
+    c·tanh(score / c) (Gemma Team 2024, 2408.00118)."""
 
     def attend(query, key, value):
         return jax.nn.dot_product_attention(query, key, value, mask=mask[:, None])
 
-    return attend
+    def attend_capped(query, key, value):
+        rows, length, heads, size = query.shape
+        query = query.reshape(rows, length, key.shape[2], -1, size)
+        scores = jnp.einsum("bqkrd,bskd->bkrqs", query, key, preferred_element_type=jnp.float32) * size**-0.5
+        scores = jnp.where(jnp.expand_dims(mask, (1, 2)), softcap * jnp.tanh(scores / softcap), -jnp.inf)
+        weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+        return jnp.einsum("bkrqs,bskd->bqkrd", weights, value).reshape(rows, length, heads, size)
+
+    return attend_capped if softcap else attend
 
 
-def attend_cached(index: Array, prompt, own, prompt_mask: Array):
-    """Attention of one new token per completion: to its prompt (stored once for the group), to the completion so
-    far, and to itself. query [P, G, H, K], key and value [P, G, KV, K]."""
-    (prompt_keys, prompt_values), (own_keys, own_values) = prompt, own
+def attend_cached(prompt, own, seen, softcap: float = 0.0):
+    """Attention of one new token per completion, to its prompt and to the completion up to itself.
+
+    prompt: (keys, values) of one layer, held once for the group, or None where they are in front of a completion's own.
+    own: a function (key, value [P·G, KV, K]) → that layer's (keys, values) with the new ones in their place. seen:
+    (bool[P, N], bool[P, G, C]). query [P, G, H, K], key and value [P, G, KV, K].
+    """
 
     def attend(query, key, value):
         prompts, group, heads, size = query.shape
-        query = query.reshape(prompts, group, key.shape[2], -1, size) * size**-0.5
+        rows, kv_heads, together = prompts * group, key.shape[2], heads // key.shape[2]
+        flat = lambda x: x.reshape(rows, *x.shape[2:])
+        query = (query * size**-0.5).reshape(rows, kv_heads, together, size)
+        keys, values = own(flat(key), flat(value))
         dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-        scores = [
-            dot("pgkrd,pknd->pgkrn", query, prompt_keys),
-            dot("pgkrd,pgktd->pgkrt", query, own_keys),
-            dot("pgkrd,pgkd->pgkr", query, key)[..., None],
-        ]
-        seen = [
-            jnp.expand_dims(prompt_mask, (1, 2, 3)),
-            jnp.expand_dims(jnp.arange(own_keys.shape[-2]) < index, (0, 1, 2, 3)),
-            jnp.ones((1,) * 5, bool),
-        ]
+        parts = [(dot("bkrd,bkdt->bkrt", query, keys), flat(seen[1]))]
+        if prompt is not None:  # all queries of a group against one prompt
+            of_group = jnp.swapaxes(query.reshape(prompts, group, kv_heads, together, size), 1, 2)
+            of_group = dot("pkxd,pkdn->pkxn", of_group.reshape(prompts, kv_heads, group * together, size), prompt[0])
+            of_row = jnp.swapaxes(of_group.reshape(prompts, kv_heads, group, together, -1), 1, 2)
+            parts.insert(0, (flat(of_row), jnp.repeat(seen[0], group, axis=0)))
+        cap = lambda scores: softcap * jnp.tanh(scores / softcap) if softcap else scores
         lowest = jnp.finfo(jnp.float32).min
-        scores = jnp.concatenate([jnp.where(m, s, lowest) for m, s in zip(seen, scores)], axis=-1)
-        weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-        split = (prompt_keys.shape[-2], prompt_keys.shape[-2] + own_keys.shape[-2])
-        to_prompt, to_own, to_self = jnp.split(weights, split, axis=-1)
-        attended = (
-            jnp.einsum("pgkrn,pknd->pgkrd", to_prompt, prompt_values)
-            + jnp.einsum("pgkrt,pgktd->pgkrd", to_own, own_values)
-            + to_self * value[:, :, :, None, :]
-        )
+        scores = [jnp.where(mask[:, None, None], cap(score), lowest) for score, mask in parts]
+        weights = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1).astype(value.dtype)
+        width = weights.shape[-1] - values.shape[-2]
+        attended = jnp.einsum("bkrt,bktd->bkrd", weights[..., width:], values)
+        if prompt is not None:
+            to_prompt = jnp.swapaxes(weights[..., :width].reshape(prompts, group, kv_heads, together, width), 1, 2)
+            to_prompt = to_prompt.reshape(prompts, kv_heads, group * together, width)
+            of_group = jnp.einsum("pkxn,pknd->pkxd", to_prompt, prompt[1])
+            of_row = jnp.swapaxes(of_group.reshape(prompts, kv_heads, group, together, size), 1, 2)
+            attended = attended + flat(of_row)
         return attended.reshape(prompts, group, heads, size)
 
     return attend
+
+
+def write_at(cached: Array, new: Array, place: Array, axis: int) -> Array:
+    """`cached` with `new`, which lacks the axis of time, at `place` of it."""
+    new = jnp.expand_dims(new, axis).astype(cached.dtype)
+    return jax.lax.dynamic_update_slice_in_dim(cached, new, place, axis=cached.ndim + axis)

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from rlvr_jax.policy.adapters import merge_module
 from rlvr_jax.policy.attention import attend_row, visible
-from rlvr_jax.policy.transformer import Architecture, Block, Edges, rope_table
+from rlvr_jax.policy.rope import rope_table
+from rlvr_jax.policy.transformer import Architecture, Block, Edges
 from rlvr_jax.types import Array, PyTree
 
 
@@ -21,11 +23,22 @@ def _unstack(tree: PyTree, layers: int) -> tuple:
     return tuple(jax.tree.unflatten(structure, pick(layer)) for layer in range(layers))
 
 
+def pick_kind(views: tuple, kind: int | Array) -> PyTree:
+    """Of one tree for each kind of layer the one of `kind`: outright where there is one or the number is known,
+    else (layers are scanned) by its number."""
+    if len(views) == 1:
+        return views[0]
+    if isinstance(kind, int):
+        return views[kind]
+    return jax.tree.map(lambda *leaves: jax.lax.select_n(kind, *leaves), *views)
+
+
 class Decoder:
     """The functions of one architecture that need no cache."""
 
     def __init__(self, shape: Architecture):
         self.shape, self.dtype = shape, jnp.dtype(shape.dtype)
+        self.kinds, self.kind_of_layer = shape.layer_kinds()
         self._block, _ = nnx.split(nnx.eval_shape(lambda: Block(shape, nnx.Rngs(0))))
         self._edges, _ = nnx.split(nnx.eval_shape(lambda: Edges(shape, nnx.Rngs(0))))
 
@@ -36,32 +49,54 @@ class Decoder:
         return {"blocks": blocks, **plain(Edges(self.shape, nnx.Rngs(edge_key)))}
 
     def apply(self, params: PyTree, tokens: Array, positions: Array, segments: Array) -> Array:
-        rope, attend = self._rope(positions), attend_row(visible(segments))
+        blocks = self._blocks_of(params)
+        ropes = self._ropes(positions)
+        masks = tuple(visible(segments, positions, kind.window) for kind in self.kinds)
 
-        @self._remat
-        def layer(block, x, _):
-            return self._run_block(block, x, rope, attend)[0], ()
+        def layer(block, x, kind):
+            rope, mask = pick_kind(tuple(zip(ropes, masks)), kind)
+            return self._run_block(block, x, rope, attend_row(mask, self.shape.attention_softcap))[0], ()
 
-        x, _ = self._over_layers(self._blocks_of(params), self._embed(params, tokens), None, layer)
+        layer = self._remat(layer, unrolled=isinstance(blocks, tuple))
+        x, _ = self._over_layers(blocks, self._embed(params, tokens), self._kinds_for(blocks), layer)
         return self._edges_of(params).final_norm(x)
 
     def logits(self, params: PyTree, hidden: Array) -> Array:
+        cap = self.shape.logit_softcap
+        logits = self._logits(params, hidden)
+        return cap * jnp.tanh(logits / cap) if cap else logits
+
+    def _logits(self, params: PyTree, hidden: Array) -> Array:
         if not self.shape.tied:
             return self._edges_of(params).head(hidden).astype(jnp.float32)
         table = params["embed"]["embedding"].astype(self.dtype)
         return jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=jnp.float32)
 
     def _rope(self, positions: Array) -> tuple[Array, Array]:
-        return rope_table(positions, self.shape.head_size, self.shape.rope_theta)
+        return rope_table(positions, self.shape.head_size, self.shape.rope_theta, self.shape.rope_scaling)
+
+    def _ropes(self, positions: Array) -> tuple[tuple[Array, Array], ...]:
+        """For each kind of layer its cos and sin; kinds that turn alike share the arrays."""
+        tables = {}
+        for _, *turn in self.kinds:
+            if tuple(turn) not in tables:
+                tables[tuple(turn)] = rope_table(positions, self.shape.head_size, *turn)
+        return tuple(tables[tuple(turn)] for _, *turn in self.kinds)
+
+    def _kinds_for(self, blocks: PyTree) -> Array | tuple[int, ...]:
+        """The number of each layer's kind, in the form that `_over_layers` hands out beside `blocks`."""
+        return self.kind_of_layer if isinstance(blocks, tuple) else jnp.asarray(self.kind_of_layer, jnp.int32)
 
     def _embed(self, params: PyTree, tokens: Array) -> Array:
-        return params["embed"]["embedding"].astype(self.dtype)[tokens]
+        vectors = params["embed"]["embedding"].astype(self.dtype)[tokens]
+        scale = self.shape.embedding_scale
+        return vectors if scale == 1.0 else vectors * jnp.asarray(scale, self.dtype)
 
     def _run_block(self, params: PyTree, x: Array, rope: tuple[Array, Array], attend: Callable):
-        return nnx.merge(self._block, nnx.State(params))(x, rope, attend)
+        return merge_module(self._block, params)(x, rope, attend)
 
     def _edges_of(self, params: PyTree) -> Edges:
-        return nnx.merge(self._edges, nnx.State({name: value for name, value in params.items() if name != "blocks"}))
+        return merge_module(self._edges, {name: value for name, value in params.items() if name != "blocks"})
 
     def _blocks_of(self, params: PyTree) -> PyTree:
         """Stacked blocks where layers are scanned, else a tuple of one tree per layer."""
@@ -78,8 +113,8 @@ class Decoder:
             results.append(kv)
         return x, tuple(zip(*results))
 
-    def _remat(self, layer: Callable) -> Callable:
+    def _remat(self, layer: Callable, unrolled: bool = False) -> Callable:
         if self.shape.remat == "none":
             return layer
         saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.shape.remat == "dots" else None
-        return jax.checkpoint(layer, policy=saved)
+        return jax.checkpoint(layer, policy=saved, static_argnums=(2,) if unrolled else ())

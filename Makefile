@@ -8,7 +8,7 @@
 #   make test                    lint, format check and the tests
 #   make test-slow               the slow proofs as well
 #   make test-oracles            our numbers against installed TRL and Tunix (several GB, in environments of their own)
-#   make bench                   timings, as ratios measured side by side
+#   make bench                   timings, as ratios measured side by side; the peers' where `make test-oracles` put them
 #   make lock                    renews requirements.lock from pyproject.toml (needs uv)
 
 # The lock is tried with Python 3.11, 3.12 and 3.13: one of those is taken before anything newer.
@@ -87,6 +87,8 @@ bench: $(VENV)/.model
 	$(BIN)/python tests/bench/shared_rows.py
 	$(BIN)/python tests/bench/estimators.py
 	$(BIN)/python tests/bench/lab.py
+	$(BIN)/python tests/bench/peers.py
+	$(BIN)/python tests/bench/growth.py
 
 lock:
 	uv pip compile --universal --python-version 3.11 --fork-strategy fewest --no-header --generate-hashes \

@@ -4,9 +4,8 @@
 
 Liu et al. 2025 (2503.20783): Qwen2.5-Math-7B, MATH levels 3 to 5, 128 prompts × 8 completions of at most 3,000 tokens
 at temperature 1, AdamW at 1e-6, one update a rollout batch, no KL term. Neither model nor problems come with the
-project: put a GGUF file and JSON lines where `model.path` and `task` say, or set these two keys. The sizes below are
-the published ones; they are used for estimates where the file is not at hand. (Loading this family needs its attention
-biases, which the loader refuses so far: see the README's limits.)
+project: put a checkpoint folder or a GGUF file, and JSON lines, where `model.path` and `task` say, or set these keys.
+The sizes below are the published ones; they are used for estimates where the model is not at hand.
 """
 
 from rlvr_jax.config import defaults
@@ -18,7 +17,7 @@ def get_config(estimator: str = "grpo"):
     config.steps = 500
     config.prompts_per_step = 128
     config.group_size = 8
-    config.model.path = "qwen2.5-math-7b.gguf"
+    config.model.path = "Qwen2.5-Math-7B"
     config.model.width, config.model.hidden, config.model.layers = 3584, 18944, 28
     config.model.heads, config.model.kv_heads, config.model.head_size = 28, 4, 128
     config.model.dtype = "bfloat16"

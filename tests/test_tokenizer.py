@@ -266,6 +266,13 @@ def test_smollm2_ids_equal_the_reference(smollm2):
         assert smollm2.decode(pair["ids"], skip_special=False) == pair["text"]
 
 
+def test_what_each_token_stands_for(smollm2):
+    pieces = smollm2.token_bytes()
+    assert len(pieces) == smollm2.vocabulary_size and pieces[smollm2.end_ids[0]] == b""
+    for text in ("Answer: 48\n\n", " naïve ½ 数\t{x}", "  two  spaces"):
+        assert b"".join(pieces[i] for i in smollm2.encode(text)).decode() == text
+
+
 def test_smollm2_settings(smollm2):
     assert (smollm2.vocabulary_size, smollm2.end_ids, smollm2.pad_id, smollm2.bos_id) == (49152, (2,), 2, 1)
     assert smollm2.encode("x ½3") == [*smollm2.encode("x "), *smollm2.encode("½"), *smollm2.encode("3")]

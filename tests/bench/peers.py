@@ -264,13 +264,15 @@ def page(report: dict) -> str:
     where, rows = report["environment"], report["rows"]
     roofs = [roof_cells(row) for row in rows if "roofline" in row]
     missing = "".join(f"\n- {line}" for line in report["missing"])
+    fewer = ", ".join(f"{name} {count}" for name, count in MOST_ROUNDS.items())
     return f"""# Speed and memory beside the peers
 
 {markdown(COLUMNS, [cells(row) for row in rows])}
 
 `{report["command"]}`, commit {where["commit"]}, {report["date"]}, {where["processor"]}, {where["cores"]} cores,
 Python {where["python"]}. {"; ".join(report["versions"].values())}. {report["rounds"]} rounds in which the systems took
-turns ({", ".join(f"{name} {count}" for name, count in MOST_ROUNDS.items())}); all were compiled and warm. Seconds and ratios: median over the rounds; a ratio is taken within each round, of
+turns ({fewer}); all were compiled and warm.
+Seconds and ratios: median over the rounds; a ratio is taken within each round, of
 useful tokens a second, and above 1 means that rlvr_jax is faster. Peak GiB: most resident memory of a process that did
 this job and nothing else, compilation included. Compile s: the first call less a later one. Goals were set before
 measuring.{missing}

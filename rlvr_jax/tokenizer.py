@@ -53,7 +53,7 @@ class Tokenizer:
 
     def token_bytes(self) -> list[bytes]:
         """The bytes that each id stands for in a text; none for special tokens, and for ids without a token."""
-        raise NotImplementedError
+        return self._token_bytes()
 
     def apply_chat_template(
         self, messages: Sequence[Mapping], add_generation_prompt: bool = True, default_system: bool = True
@@ -125,7 +125,7 @@ class ByteTokenizer(Tokenizer):
         self.vocabulary_size = len(symbols) + 2
         self.pad_id, self.end_ids = len(symbols), (len(symbols) + 1,)
 
-    def token_bytes(self) -> list[bytes]:
+    def _token_bytes(self) -> list[bytes]:
         return [*self.symbols, b"", b""]
 
     def _encode(self, text: str) -> list[int]:
@@ -166,7 +166,7 @@ class TextTokenizer(Tokenizer):
                     f"tokenizer {name!r}: special id {i} is not in the vocabulary of {self.vocabulary_size}"
                 )
 
-    def token_bytes(self) -> list[bytes]:
+    def _token_bytes(self) -> list[bytes]:
         by_byte = '"ByteLevel"' in json.dumps(json.loads(self.core.to_str())["decoder"])
         spelled = _byte_level_spelling() if by_byte else {}
         found = [b""] * self.vocabulary_size

@@ -1,4 +1,4 @@
-"""Masked reductions: the only place that knows what the mean of nothing is.
+"""Masked reductions, the only place that knows what the mean of nothing is; and a choice by rows.
 
 Values where the mask is false may be anything, NaN and infinities included: they are replaced before they are
 used, so neither values nor gradients see them. A reduction over nothing gives 0 (`masked_max`, `masked_min`: the
@@ -7,9 +7,10 @@ value of `empty`).
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 
-from rlvr_jax.types import Array
+from rlvr_jax.types import Array, PyTree
 
 
 def masked(values: Array, mask: Array) -> Array:
@@ -57,3 +58,9 @@ def masked_max(values: Array, mask: Array, axis=None, empty: float = -jnp.inf, k
 def masked_min(values: Array, mask: Array, axis=None, empty: float = jnp.inf, keepdims: bool = False):
     """min over the unmasked; `empty` over nothing."""
     return jnp.where(mask, values, empty).min(axis=axis, keepdims=keepdims, initial=empty)
+
+
+def choose_rows(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
+    """`yes` in the rows where `condition` bool[rows…] holds, else `no`; leaves are [rows…, …], whatever axes follow."""
+    reach = lambda x: condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
+    return jax.tree.map(lambda a, b: jnp.where(reach(a), a, b), yes, no)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rlvr_jax.masked import choose_rows
 from rlvr_jax.policy.policy import Policy, to_policy
 from rlvr_jax.types import Array, PyTree
 
@@ -29,12 +30,6 @@ class Cell(NamedTuple):
     step: Callable
     read: Callable
     logits: Callable
-
-
-def _choose(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
-    """`yes` in the rows where `condition`, whatever axes follow the rows' own."""
-    reach = lambda x: condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
-    return jax.tree.map(lambda a, b: jnp.where(reach(a), a, b), yes, no)
 
 
 def _first(tokens: Array, real: Array) -> tuple[Array, Array]:
@@ -62,10 +57,10 @@ class _Recurrent:
         def advance(carry, inputs):
             state, prompt = carry
             token, segment, previous, begins = inputs
-            state = _choose((segment > 1) & (segment != previous), prompt, state)
-            moved = _choose(begins, start, cell.step(params, state, token))
-            state = _choose(segment > 0, moved, state)
-            prompt = _choose(segment == 1, state, prompt)
+            state = choose_rows((segment > 1) & (segment != previous), prompt, state)
+            moved = choose_rows(begins, start, cell.step(params, state, token))
+            state = choose_rows(segment > 0, moved, state)
+            prompt = choose_rows(segment == 1, state, prompt)
             return (state, prompt), cell.read(params, state) if collect else None
 
         in_time = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (tokens, segments, before, first))
@@ -92,7 +87,7 @@ class _Recurrent:
 
     def decode(self, params: PyTree, tokens: Array, index: Array, prompt: PyTree, cache: PyTree):
         begins = jnp.broadcast_to(index == 0, tokens.shape)
-        state = _choose(begins, jax.tree.map(lambda shared: shared[:, None], prompt), cache)
+        state = choose_rows(begins, jax.tree.map(lambda shared: shared[:, None], prompt), cache)
         state = self.cell.step(params, state, tokens)
         return self.cell.read(params, state), state
 
@@ -106,7 +101,7 @@ class _Recurrent:
 
     def refill(self, source: PyTree, which: Array, fresh: Array, prompt: PyTree, cache: PyTree):
         """Token 0 goes on from the prompt's state, so only that is replaced."""
-        return _choose(fresh, jax.tree.map(lambda x: x[which], source), prompt), cache
+        return choose_rows(fresh, jax.tree.map(lambda x: x[which], source), prompt), cache
 
 
 def from_cell(cell: Cell, architecture=None) -> Policy:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rlvr_jax.masked import choose_rows
 from rlvr_jax.policy import Policy
 from rlvr_jax.rng import row_keys
 from rlvr_jax.sampling.methods import SamplingMethod
@@ -186,7 +187,7 @@ class _Step(NamedTuple):
             own = forced < 0
             token, logprob, full = jnp.where(own, token, forced), jnp.where(own, logprob, 0), jnp.where(own, full, 0)
             moved = self.environment.step(rows.world, token)
-            rows = rows._replace(world=_where(rows.done, rows.world, moved))
+            rows = rows._replace(world=choose_rows(rows.done, rows.world, moved))
         token = jnp.where(rows.done, self.pad_id, token)
         logprob, full = jnp.where(rows.done, 0.0, logprob), jnp.where(rows.done, 0.0, full)
         ended = jnp.isin(token, jnp.asarray(self.end_ids, jnp.int32))
@@ -203,12 +204,6 @@ class _Step(NamedTuple):
         )
         none = lambda part, value: None if part else value
         return rows, Written(token, logprob, none(self.method.plain, full), none(self.environment is None, own))
-
-
-def _where(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
-    """`yes` in the rows where `condition` holds, whatever axes follow the rows' own."""
-    reach = lambda x: condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim))
-    return jax.tree.map(lambda a, b: jnp.where(reach(a), a, b), yes, no)
 
 
 def _together(step: _Step, work: _Work, hidden: Array, prompt_cache: PyTree, widths: Sequence[int], stop_early: bool):
@@ -285,6 +280,13 @@ def _advance(step: _Step, work: _Work, slots: _Slots, written: Written, hidden: 
     return _Slots(slots.row, moved, prompt, cache), written
 
 
+def _narrowed(step: _Step, slots: _Slots, width: int) -> _Slots:
+    """`width` of the slots, all that are not done among them."""
+    order = jnp.argsort(slots.state.done[:, 0], stable=True)[:width].astype(jnp.int32)
+    kept = jax.tree.map(lambda x: x[order], (slots.row, slots.state))
+    return _Slots(*kept, *step.policy.gather(slots.prompt, slots.cache, order))
+
+
 def _narrowing(step: _Step, work: _Work, slots: _Slots, written: Written, rows: Row, widths: Sequence[int]):
     """Decodes what `slots` hold to the end; widths[0] is their number, each next one is gone on with as soon as it
     suffices."""
@@ -296,9 +298,7 @@ def _narrowing(step: _Step, work: _Work, slots: _Slots, written: Written, rows: 
         )
         rows = _put(rows, slots)
         if fewest:
-            order = jnp.argsort(slots.state.done[:, 0], stable=True)[:fewest].astype(jnp.int32)
-            kept = jax.tree.map(lambda x, order=order: x[order], (slots.row, slots.state))
-            slots = _Slots(*kept, *step.policy.gather(slots.prompt, slots.cache, order))
+            slots = _narrowed(step, slots, fewest)
     return written, rows
 
 
@@ -323,11 +323,11 @@ def _in_turns(step: _Step, work: _Work, hidden: Array, prompt_cache: PyTree, pla
         fresh = free & (number < count)
         row = jnp.where(fresh, number, slots.row)
         which = row // step.group
-        state = _where(fresh[:, None], _pick(rows, row), slots.state)
+        state = choose_rows(fresh[:, None], _pick(rows, row), slots.state)
         prompt, cache = policy.refill(prompt_cache, which, fresh, slots.prompt, slots.cache)
         others = state._replace(done=~fresh[:, None])
         begun, written = _advance(step, work, _Slots(row, others, prompt, cache), written, hidden[which][:, None])
-        state = _where(fresh[:, None], begun.state, state)
+        state = choose_rows(fresh[:, None], begun.state, state)
         return _Slots(row, state, prompt, cache), written, rows, waiting + fresh.sum(dtype=jnp.int32)
 
     def busy(slots):
@@ -350,10 +350,7 @@ def _in_turns(step: _Step, work: _Work, hidden: Array, prompt_cache: PyTree, pla
     rows = _put(rows, slots)
     if not widths:
         return written, rows
-    order = jnp.argsort(slots.state.done[:, 0], stable=True)[:fewest].astype(jnp.int32)
-    kept = jax.tree.map(lambda x: x[order], (slots.row, slots.state))
-    slots = _Slots(*kept, *policy.gather(slots.prompt, slots.cache, order))
-    return _narrowing(step, work, slots, written, rows, widths)
+    return _narrowing(step, work, _narrowed(step, slots, fewest), written, rows, widths)
 
 
 def _to_rollouts(prompts: Prompts, written: Written, rows: Row, group: int) -> Rollouts:

@@ -55,6 +55,30 @@ def visible(segments: Array, positions: Array | None = None, window: int = 0) ->
     return seen | itself
 
 
+class SharedMasks(NamedTuple):
+    """`visible` in three pieces, for rows whose completions lie side by side, R of W places each."""
+
+    prompt: Array  # bool[B, N, N], prompt to itself
+    back: Array  # bool[B, R·W, N], completions to the prompt
+    own: Array  # bool[B·R, W, W], each completion to itself
+
+
+def visible_shared(segments: Array, positions: Array, window: int, completions: tuple[int, int]) -> SharedMasks:
+    """`visible` for rows that end with R completions of W places each (`completions` = (R, W)), without the pieces
+    in which nothing is seen: a completion sees the prompt and itself, so R·W·(N + W) pairs instead of (N + R·W)²."""
+    count, width = completions
+    start = segments.shape[-1] - count * width
+    cut = lambda x: (x[:, :start], x[:, start:])
+    (prompt, rest), (prompt_positions, rest_positions) = cut(segments), cut(positions)
+    back = jnp.broadcast_to((prompt == 1)[:, None], (len(rest), count * width, start))
+    if window:
+        back = back & (rest_positions[:, :, None] - prompt_positions[:, None] < window)
+    rows = lambda x: x.reshape(-1, width)
+    return SharedMasks(
+        visible(prompt, prompt_positions, window), back, visible(rows(rest), rows(rest_positions), window)
+    )
+
+
 def attend_row(mask: Array, softcap: float = 0.0):
     """Attention within rows under `mask` bool[B, S, S]; f32 softmax. With a softcap c > 0 scores become
     c·tanh(score / c) (Gemma Team 2024, 2408.00118)."""
@@ -71,6 +95,46 @@ def attend_row(mask: Array, softcap: float = 0.0):
         return jnp.einsum("bkrqs,bskd->bqkrd", weights, value).reshape(rows, length, heads, size)
 
     return attend_capped if softcap else attend
+
+
+def attend_shared(masks: SharedMasks, completions: tuple[int, int], softcap: float = 0.0):
+    """`attend_row` for the rows of `visible_shared`. The softmax of a completion's token runs over two pieces, scores
+    to the prompt and to its own completion; what they have in common are the largest score and the sum."""
+    count, width = completions
+    cap = lambda scores: softcap * jnp.tanh(scores / softcap) if softcap else scores
+    lowest = jnp.finfo(jnp.float32).min
+    dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+
+    def attend(query, key, value):
+        rows, length, heads, size = query.shape
+        start, kv_heads = length - count * width, key.shape[2]
+        cut = lambda x: (x[:, :start], x[:, start:])
+        (first, query), (keys, key), (values, value) = cut(query), cut(key), cut(value)
+        first = attend_row(masks.prompt, softcap)(first, keys, values)
+        query = query.reshape(rows, count * width, kv_heads, -1, size) * size**-0.5
+        single = lambda x: x.reshape(rows * count, width, *x.shape[2:])
+        # to rows of completions and back: [B, KV, R·W, r] ↔ [B·R, KV, W, r]
+        apart = lambda x: jnp.swapaxes(x.reshape(rows, kv_heads, count, width, -1), 1, 2).reshape(
+            rows * count, kv_heads, width, -1
+        )
+        joined = lambda x: jnp.swapaxes(x.reshape(rows, count, kv_heads, width, -1), 1, 2).reshape(
+            rows, kv_heads, count * width, -1
+        )
+        back = cap(dot("bqkrd,bskd->bkqrs", query, keys))
+        back = jnp.where(masks.back[:, None, :, None], back, lowest)
+        own = cap(dot("bqkrd,bskd->bkqrs", single(query), single(key)))
+        own = jnp.where(masks.own[:, None, :, None], own, lowest)
+        largest = jax.lax.stop_gradient(jnp.maximum(joined(own.max(axis=-1)), back.max(axis=-1)))
+        back, own = jnp.exp(back - largest[..., None]), jnp.exp(own - apart(largest)[..., None])
+        total = back.sum(axis=-1) + joined(own.sum(axis=-1))
+        back, own = back.astype(value.dtype), own.astype(value.dtype)
+        attended = dot("bkqrs,bskd->bqkrd", back, values)
+        attended = attended + dot("bkqrs,bskd->bqkrd", own, single(value)).reshape(attended.shape)
+        attended = attended / jnp.moveaxis(total, 1, 2)[..., None]
+        attended = attended.reshape(rows, count * width, heads, size).astype(value.dtype)
+        return jnp.concatenate([first, attended], axis=1)
+
+    return attend
 
 
 def attend_cached(prompt, own, seen, softcap: float = 0.0):

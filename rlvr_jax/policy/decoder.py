@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rlvr_jax.policy.adapters import merge_module
-from rlvr_jax.policy.attention import attend_row, visible
+from rlvr_jax.policy.attention import attend_row, attend_shared, visible, visible_shared
 from rlvr_jax.policy.rope import rope_table
 from rlvr_jax.policy.transformer import Architecture, Block, Edges
 from rlvr_jax.types import Array, PyTree
@@ -48,14 +48,26 @@ class Decoder:
         blocks = jax.vmap(lambda key: plain(Block(self.shape, nnx.Rngs(key))))(jnp.stack(block_keys))
         return {"blocks": blocks, **plain(Edges(self.shape, nnx.Rngs(edge_key)))}
 
-    def apply(self, params: PyTree, tokens: Array, positions: Array, segments: Array) -> Array:
-        blocks = self._blocks_of(params)
+    def apply(
+        self,
+        params: PyTree,
+        tokens: Array,
+        positions: Array,
+        segments: Array,
+        completions: tuple[int, int] | None = None,
+    ) -> Array:
+        blocks, softcap = self._blocks_of(params), self.shape.attention_softcap
         ropes = self._ropes(positions)
-        masks = tuple(visible(segments, positions, kind.window) for kind in self.kinds)
+        if completions is None:
+            masks = tuple(visible(segments, positions, kind.window) for kind in self.kinds)
+            attention = lambda mask: attend_row(mask, softcap)
+        else:
+            masks = tuple(visible_shared(segments, positions, kind.window, completions) for kind in self.kinds)
+            attention = lambda mask: attend_shared(mask, completions, softcap)
 
         def layer(block, x, kind):
             rope, mask = pick_kind(tuple(zip(ropes, masks)), kind)
-            return self._run_block(block, x, rope, attend_row(mask, self.shape.attention_softcap))[0], ()
+            return self._run_block(block, x, rope, attention(mask))[0], ()
 
         layer = self._remat(layer, unrolled=isinstance(blocks, tuple))
         x, _ = self._over_layers(blocks, self._embed(params, tokens), self._kinds_for(blocks), layer)

@@ -144,7 +144,8 @@ def _slots(policy: Policy, share: int, row_slots: int, params, tokens, prompt_ma
     """(hidden [B/R, R + W, D], _Places): the state that each completion's first token is predicted from, R times the
     prompt's last (prompts are left-padded), then that of every slot."""
     places = _places(attend_mask, share, row_slots)
-    hidden = policy.apply(params, *_rows(tokens, prompt_mask, share, row_slots, places))
+    apart = {} if row_slots or share == 1 else {"completions": (share, attend_mask.shape[1] - 1)}
+    hidden = policy.apply(params, *_rows(tokens, prompt_mask, share, row_slots, places), **apart)
     hidden = hidden[:, prompt_mask.shape[1] - 1 :]
     if share > 1:
         start = jnp.broadcast_to(hidden[:, :1], (hidden.shape[0], share, hidden.shape[2]))

@@ -94,7 +94,7 @@ def with_lora(policy: Policy, *, rank: int, alpha: float, targets: Sequence[str]
 
     return policy._replace(
         init=init,
-        apply=lambda params, *rows: policy.apply(woven(params), *rows),
+        apply=lambda params, *rows, **layout: policy.apply(woven(params), *rows, **layout),
         logits=lambda params, hidden: policy.logits(woven(params), hidden),
         prefill=lambda params, *prompts: policy.prefill(woven(params), *prompts),
         decode=lambda params, *state: policy.decode(woven(params), *state),

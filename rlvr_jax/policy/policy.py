@@ -27,7 +27,9 @@ class Policy(NamedTuple):
     """Pure functions of one architecture; hashable, static under jit.
 
     - `init(key) → params`
-    - `apply(params, tokens i32[B, S], positions i32[B, S], segments i32[B, S]) → hidden [B, S, D]`; see `visible`
+    - `apply(params, tokens i32[B, S], positions i32[B, S], segments i32[B, S]) → hidden [B, S, D]`; see `visible`.
+      `completions=(R, W)` says that every row ends with R completions of W places each, which saves the attention
+      between them and changes nothing else
     - `logits(params, hidden [..., D]) → f32[..., V]`
     - `prefill(params, tokens i32[P, N], mask bool[P, N]) → (hidden [P, D] at each last token, PromptCache)`
     - `init_cache(prompts P, group G, length T) → Cache`

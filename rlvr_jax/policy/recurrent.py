@@ -70,7 +70,7 @@ class _Recurrent:
     def init(self, key: Array) -> PyTree:
         return self.cell.init(key)
 
-    def apply(self, params: PyTree, tokens: Array, positions: Array, segments: Array) -> Array:
+    def apply(self, params: PyTree, tokens: Array, positions: Array, segments: Array, completions=None) -> Array:
         return self._scan(params, tokens, segments, collect=True)[1]
 
     def logits(self, params: PyTree, hidden: Array) -> Array:

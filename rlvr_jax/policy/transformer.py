@@ -88,11 +88,37 @@ class Architecture:
         return self.vocabulary * self.width + head + self.layers * block + self.width
 
 
+@jax.custom_vjp
+def _product(x: Array, kernel: Array) -> Array:
+    """x [..., N] · kernel [N, M]. Its gradient to the kernel turns the narrower of its two factors, where the plain
+    one turns [..., M] whatever is wide: on CPUs that copy, fused with what made the factor, cost a seventh of an
+    update."""
+    return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
+
+
+def _product_backward(kept, slope: Array):
+    x, kernel = kept
+    rows = tuple(range(x.ndim - 1))
+    to_x = jax.lax.dot_general(slope, kernel, (((slope.ndim - 1,), (1,)), ((), ())))
+    over_rows = lambda a, b: jax.lax.dot_general(a, b, ((rows, rows), ((), ())))
+    narrow = x.shape[-1] <= slope.shape[-1]
+    return to_x, over_rows(x, slope) if narrow else over_rows(slope, x).T
+
+
+_product.defvjp(lambda x, kernel: (_product(x, kernel), (x, kernel)), _product_backward)
+
+
+def product(x: Array, kernel: Array, dimensions, **options) -> Array:
+    """`jax.lax.dot_general` as a linear layer calls it, by `_product`."""
+    return _product(x, kernel)
+
+
 def _linear(
     shape: Architecture, inputs: int, outputs: int, rngs: nnx.Rngs, scale: float = 1.0, bias: bool = False
 ) -> nnx.Linear:
     init = nnx.initializers.variance_scaling(scale, "fan_in", "truncated_normal")
-    return nnx.Linear(inputs, outputs, use_bias=bias, kernel_init=init, dtype=jnp.dtype(shape.dtype), rngs=rngs)
+    options = {"use_bias": bias, "kernel_init": init, "dot_general": product}
+    return nnx.Linear(inputs, outputs, dtype=jnp.dtype(shape.dtype), rngs=rngs, **options)
 
 
 class OffsetNorm(nnx.Module):

@@ -11,10 +11,12 @@ import tiny
 
 from rlvr_jax.estimators import make_estimator
 from rlvr_jax.policy import (
+    Architecture,
     Policy,
     RecurrentArchitecture,
     bucket,
     make_logprobs,
+    make_policy,
     make_predictors,
     make_recurrent_policy,
     needed_row_slots,
@@ -214,7 +216,7 @@ def constant_policy(logits) -> Policy:
     return Policy(
         architecture=None,
         init=None,
-        apply=lambda params, tokens, positions, segments: say(*tokens.shape),
+        apply=lambda params, tokens, positions, segments, completions=None: say(*tokens.shape),
         logits=lambda params, hidden: hidden,
         prefill=lambda params, tokens, mask: (say(tokens.shape[0]), ()),
         init_cache=lambda prompts, group, length: (),
@@ -278,3 +280,33 @@ def test_masked_token_that_would_overflow():
         )
         assert float(loss) == -1.0
         assert slope.tolist() == [[-0.5, 0.0, -0.5]]
+
+
+@pytest.mark.parametrize("windows, softcap", [((), 0.0), ((3, 0), 5.0)])
+def test_attention_by_completion_is_attention_under_the_whole_mask(windows, softcap):
+    """Values and gradients of rows whose completions attend apart, padding of both sides and windows included."""
+    sizes = {"width": 16, "layers": 2, "heads": 4, "kv_heads": 2, "head_size": 8, "hidden": 24}
+    policy = make_policy(
+        Architecture(vocabulary=31, rope_theta=1e4, windows=windows, attention_softcap=softcap, **sizes)
+    )
+    params = policy.init(jax.random.key(0))
+    count, width, start = 3, 5, 6
+    prompt = jnp.asarray([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    used = jnp.asarray([[5, 2, 0], [1, 5, 4]])
+    real = jnp.arange(width)[None, None] < used[..., None]
+    segments = jnp.where(real, jnp.arange(2, 2 + count)[None, :, None], 0).reshape(2, -1)
+    segments = jnp.concatenate([prompt, segments], axis=1)
+    places = jnp.maximum(jnp.cumsum(prompt, axis=1) - 1, 0)
+    after = jnp.tile(jnp.arange(width), count)[None] + prompt.sum(axis=1, keepdims=True)
+    positions = jnp.concatenate([places, after], axis=1)
+    tokens = jax.random.randint(jax.random.key(1), (2, start + count * width), 0, 31)
+    seen = (segments > 0)[..., None]
+
+    def loss(params, **layout):
+        hidden = policy.apply(params, tokens, positions, segments, **layout)
+        return jnp.where(seen, jnp.sin(hidden), 0.0).sum(), hidden
+
+    (_, whole), slope = jax.value_and_grad(loss, has_aux=True)(params)
+    apart = jax.value_and_grad(lambda params: loss(params, completions=(count, width)), has_aux=True)(params)
+    np.testing.assert_allclose(jnp.where(seen, apart[0][1], 0.0), jnp.where(seen, whole, 0.0), atol=2e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), apart[1], slope)

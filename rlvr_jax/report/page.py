@@ -59,12 +59,12 @@ def write_report(workdir: str | Path) -> Path:
         _curves(plots, how_to_read(run)),
         before_after_samples(run.evaluations),
         during_training(run.extremes),
-        _section("What the curves do not show", f"<ul>{_items(LIMITS)}</ul>"),
+        section("What the curves do not show", f"<ul>{_items(LIMITS)}</ul>"),
         _settings("Configuration", run.config),
         _settings("Environment", run.environment),
     ]
     path = run.workdir / "report.html"
-    path.write_text(_page(title, "\n".join(part for part in parts if part)), encoding="utf-8")
+    path.write_text(page(title, "\n".join(part for part in parts if part)), encoding="utf-8")
     return path
 
 
@@ -194,7 +194,7 @@ def _table(run: Run) -> str:
         f"interval: judge it with care. {MISSING}: not measured.</p>"
     )
     table = f"<thead><tr><th></th>{names}</tr></thead><tbody>{''.join(body)}</tbody>"
-    return _section("Before and after", note + _scroll(table, "narrow"))
+    return section("Before and after", note + scroll(table, "narrow"))
 
 
 def _curves(plots: dict[str, Plot], how_to_read: str) -> str:
@@ -202,36 +202,45 @@ def _curves(plots: dict[str, Plot], how_to_read: str) -> str:
         return ""
     columns: tuple[list[str], list[str]] = ([], [])
     for order, (name, plot) in enumerate(plots.items()):
-        data = base64.b64encode(plot.path.read_bytes()).decode()
         # Two columns of about one height; on a telephone one column in the order of reading.
-        columns[name in ("length", "update")].append(
-            f'<figure class="card" style="order:{order}"><h3>{escape(plot.title)}</h3>'
-            f'<img alt="{escape(plot.title)}" src="data:image/png;base64,{data}">'
-            f"<figcaption>{escape(plot.caption)}</figcaption></figure>"
-        )
+        card = figure_card(plot.path.read_bytes(), plot.title, plot.caption, order)
+        columns[name in ("length", "update")].append(card)
     note = f'<p class="soft">{escape(how_to_read)}</p>' if how_to_read else ""
     body = "".join(f"<div>{''.join(column)}</div>" for column in columns if column)
-    return _section("Curves", f'{note}<div class="curves">{body}</div>')
+    return section("Curves", f'{note}<div class="curves">{body}</div>')
+
+
+def figure_card(png: bytes, title: str, caption: str, order: int = 0) -> str:
+    """A figure with its picture inside."""
+    data = base64.b64encode(png).decode()
+    return (
+        f'<figure class="card" style="order:{order}"><h3>{escape(title)}</h3>'
+        f'<img alt="{escape(title)}" src="data:image/png;base64,{data}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
 
 
 def _settings(title: str, tree: dict) -> str:
     flat = flatten(tree)
     if not flat:
-        return _section(title, '<p class="soft">Not recorded.</p>')
+        return section(title, '<p class="soft">Not recorded.</p>')
     rows = "".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in flat.items())
-    table = _scroll(f"<tbody>{rows}</tbody>")
-    return _section(title, f"<details><summary>{len(flat)} entries</summary>{table}</details>")
+    table = scroll(f"<tbody>{rows}</tbody>")
+    return section(title, f"<details><summary>{len(flat)} entries</summary>{table}</details>")
 
 
-def _scroll(table: str, kind: str = "") -> str:
+def scroll(table: str, kind: str = "") -> str:
+    """A table that scrolls sideways by itself where the screen is narrow."""
     return f'<div class="scroll"><table class="{kind}">{table}</table></div>'
 
 
-def _section(title: str, body: str) -> str:
+def section(title: str, body: str) -> str:
+    """A titled part of a page."""
     return f"<section><h2>{escape(title)}</h2>{body}</section>"
 
 
-def _page(title: str, body: str) -> str:
+def page(title: str, body: str) -> str:
+    """The whole page: one file, no script, nothing fetched."""
     # A second lock: should text of a model ever get past the escaping, it still could run and load nothing.
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     return f"""<!doctype html>

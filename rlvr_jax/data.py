@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import grain
 import numpy as np
 
+from rlvr_jax.mixture import Mixture
 from rlvr_jax.tasks import Problem, Task
 from rlvr_jax.tokenizer import Tokenizer, left_pad
 from rlvr_jax.types import Prompts
@@ -63,6 +65,15 @@ def encode_problems(
     return encoded, len(too_long)
 
 
+def fingerprint(encoded: Sequence[EncodedProblem]) -> dict[str, int]:
+    """What two hosts that read the same files have the same of: how many problems, and a checksum of them all."""
+    content = (repr((item.ids, item.problem.answer, item.problem.problem_id)).encode() for item in encoded)
+    checksum = 0
+    for item in content:
+        checksum = zlib.crc32(item, checksum)
+    return {"problems": len(encoded), "checksum": checksum}
+
+
 def to_batch_of_prompts(items: Sequence[EncodedProblem], prompt_length: int, pad_id: int) -> PromptBatch:
     """Left-padded prompts; masks from lengths, never from the pad id."""
     tokens, mask = left_pad([item.ids for item in items], prompt_length, pad_id)
@@ -90,8 +101,10 @@ class PromptStream:
         prompt_length: int,
         pad_id: int,
         seed: int,
+        order: Mixture | None = None,
     ):
-        """
+        """order: says which of `encoded` comes next, in place of an epoch's shuffle.
+
         Raises:
           ValueError: fewer problems than one batch takes.
         """
@@ -101,6 +114,7 @@ class PromptStream:
             )
         self._encoded = list(encoded)
         self._pack = lambda items: to_batch_of_prompts(items, prompt_length, pad_id)
+        self._order, self._count = order, prompts_per_step
         # Indices travel through the pipeline and become prompts at its end: Grain batches stay plain integers.
         order = grain.MapDataset.source(list(range(len(encoded))))
         if len(encoded) > 1:  # one problem has one order, and Grain's shuffle cannot count to it
@@ -113,10 +127,24 @@ class PromptStream:
         return self
 
     def __next__(self) -> PromptBatch:
-        return self._pack([self._encoded[int(index)] for index in next(self._iterator)])
+        places = next(self._iterator) if self._order is None else self._order.next(self._count)
+        return self._pack([self._encoded[int(index)] for index in places])
 
     def get_state(self) -> dict[str, Any]:
-        return self._iterator.get_state()
+        return self._iterator.get_state() if self._order is None else self._order.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._iterator.set_state(state)
+        (self._iterator if self._order is None else self._order).set_state(state)
+
+
+def mixture_of(task: Task, encoded: Sequence[EncodedProblem], seed: int) -> Mixture | None:
+    """The order in which a task of several sets with weights hands out training problems; None: by size, shuffled."""
+    if not getattr(task, "weights", None):
+        return None
+    ids = [problem.problem_id for problem in task.problems("train")]
+    place_of = {item.problem.problem_id: place for place, item in enumerate(encoded)}
+    sets = {
+        name: [place_of[ids[place]] for place in places if ids[place] in place_of]
+        for name, places in task.sets().items()
+    }
+    return Mixture(sets, dict(zip(sets, task.weights)), seed=seed)

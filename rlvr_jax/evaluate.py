@@ -8,21 +8,22 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from rlvr_jax.data import EncodedProblem, to_batch_of_prompts
 from rlvr_jax.diagnose.statistics import clustered_interval, paired_difference, proportion_interval
+from rlvr_jax.hosts import exchange, first, from_first, own_rows
 from rlvr_jax.metrics import progress
 from rlvr_jax.policy import Policy
-from rlvr_jax.rollout import completion_ids, fetch, verify
+from rlvr_jax.rollout import Graded, fetch, in_order, to_graded, verify
 from rlvr_jax.sampling import SamplingMethod, make_sampler
-from rlvr_jax.sharding import put_rows
+from rlvr_jax.sharding import put_rows, rows_sharding
 from rlvr_jax.tasks import Task
 from rlvr_jax.tokenizer import Tokenizer
-from rlvr_jax.types import Array, PyTree, Verdict
+from rlvr_jax.types import Array, PyTree
 
 EXAMPLES = 6  # completions kept of each mode, for a person to read
 
@@ -60,25 +61,27 @@ def make_evaluate(
     group = 1 + samples
     both = dataclasses.replace(method, temperature=(0.0, *(float(method.temperature),) * samples))
     sampler = make_sampler(policy, group_size=group, method=both, **sampler_options)
-    sample = jax.jit(sampler)
+    rows = rows_sharding(mesh, size * group)
+    sample = jax.jit(sampler, out_shardings=rows)
 
     def run(params: PyTree, key: Array) -> list[list[Graded]]:
-        graded = []
-        for start in progress(range(0, len(encoded), size), "evaluating"):
+        graded, own = [], own_rows(rows, size * group)
+        for start in progress(range(0, len(encoded), size), "evaluating", quiet=not first()):
             real = encoded[start : start + size]
             filled = [*real, *encoded[: size - len(real)]]
             batch = to_batch_of_prompts(filled, prompt_length, tokenizer.pad_id)
             ids = np.arange(start * group, (start + size) * group, dtype=np.int32)
             prompts, ids = put_rows((batch.prompts, ids), mesh)
-            rollouts = fetch(sample(params, prompts, key, ids))
-            verdicts = verify(task, tokenizer, rollouts, [problem.answer for problem in batch.problems])
-            grade = lambda row, rollouts=rollouts, verdicts=verdicts: Graded(
-                verdicts[row],
-                tokenizer.decode(completion_ids(rollouts, row), skip_special=False),
-                int(rollouts.completion_mask[row].sum()),
-                bool(rollouts.finished[row]),
-            )
-            graded += [[grade(problem * group + k) for k in range(group)] for problem in range(len(real))]
+            seen = fetch(sample(params, prompts, key, ids), own)
+
+            read = {problem * group + k for problem in range(max(EXAMPLES - start, 0)) for k in (0, 1)}
+
+            def grade(seen=seen, batch=batch, read=read):
+                verdicts = verify(task, tokenizer, seen, [batch.problems[row // group].answer for row in own])
+                return to_graded(tokenizer, seen, verdicts, own, read)  # texts: the first of each mode
+
+            found = in_order(exchange(grade))
+            graded += [found[problem * group : (problem + 1) * group] for problem in range(len(real))]
         return graded
 
     def evaluate(params: PyTree, step: int, key: Array) -> Evaluation:
@@ -93,29 +96,29 @@ def make_evaluate(
     return evaluate
 
 
-class Graded(NamedTuple):
-    """One completion with its verdict."""
-
-    verdict: Verdict
-    text: str  # special tokens included
-    length: int  # tokens, the end token included
-    finished: bool
-
-
 def _outcomes(graded: Sequence[Sequence[Graded]]) -> np.ndarray:
     """f64[problems, samples]"""
     return np.asarray([[row.verdict.outcome for row in rows] for rows in graded], np.float64)
 
 
+def by_problem(outcomes: np.ndarray) -> np.ndarray:
+    """f64[problems], the mean over the samples that have a verdict; NaN where none has."""
+    known = ~np.isnan(outcomes)
+    total = np.where(known, outcomes, 0.0).sum(axis=1)
+    return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)
+
+
 def _summary(graded: Sequence[Sequence[Graded]], temperature: float) -> dict[str, Any]:
     outcomes = _outcomes(graded)
-    problems, samples = outcomes.shape
-    if samples == 1 and np.isin(outcomes, (0, 1)).all():
-        interval = proportion_interval(int(outcomes.sum()), problems)
+    samples, known = outcomes.shape[1], ~np.isnan(outcomes)  # without a verdict a completion is neither right nor wrong
+    if not known.any():
+        raise ValueError(f"evaluation: no completion has a verdict; the first says {graded[0][0].verdict.reason!r}")
+    if samples == 1 and np.isin(outcomes[known], (0, 1)).all():
+        interval = proportion_interval(int(outcomes[known].sum()), int(known.sum()))
     else:
-        interval = clustered_interval(outcomes)
+        interval = clustered_interval(by_problem(outcomes)[known.any(axis=1)])
     rows = [row for of_problem in graded for row in of_problem]
-    correct = outcomes.reshape(-1) > 0.5
+    correct, judged = outcomes.reshape(-1) > 0.5, known.reshape(-1)
     lengths = np.asarray([row.length for row in rows], np.float64)
     mean = lambda values: float(values.mean()) if values.size else None
     summary = {
@@ -126,13 +129,14 @@ def _summary(graded: Sequence[Sequence[Graded]], temperature: float) -> dict[str
         "temperature": temperature,
         "mean_length": mean(lengths),
         "length_correct": mean(lengths[correct]),
-        "length_wrong": mean(lengths[~correct]),
+        "length_wrong": mean(lengths[judged & ~correct]),
+        "invalid": float(1 - known.mean()),  # share without a verdict, left out of the others
         "truncated": 1.0 - float(np.mean([row.finished for row in rows])),
         # an answer was found and the completion ended, right or wrong
         "format": float(np.mean([row.verdict.extracted is not None and row.finished for row in rows])),
     }
     if samples > 1:
-        summary |= {"pass@k": float((outcomes > 0.5).any(axis=1).mean()), "k": samples}
+        summary |= {"pass@k": float((outcomes > 0.5).any(axis=1)[known.any(axis=1)].mean()), "k": samples}
     return summary
 
 
@@ -167,17 +171,21 @@ class EvaluationFile:
     The outcomes by problem are kept in the file, so that a resumed run still compares with its own beginning.
     """
 
-    def __init__(self, workdir: str | Path, before_step: int | None = None):
+    def __init__(self, workdir: str | Path, before_step: int | None = None, shared: bool = False):
         """Takes up what the file has; evaluations of steps after `before_step` are dropped (a resumed run makes
-        them again)."""
+        them again). `shared`: all hosts open it together, of which the first reads and writes."""
         self.path = Path(workdir) / "evaluation.json"
-        self.records: list[dict] = []
-        if self.path.exists():
-            try:
-                kept = json.loads(self.path.read_text())["evaluations"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{self.path}: not a list of evaluations ({error}); remove it") from None
-            self.records = [r for r in kept if before_step is None or r["step"] <= before_step]
+        self._writes = first() if shared else True
+        read = lambda: [r for r in self._read() if before_step is None or r["step"] <= before_step]
+        self.records: list[dict] = from_first(read) if shared else read()
+
+    def _read(self) -> list[dict]:
+        if not self.path.exists():
+            return []
+        try:
+            return json.loads(self.path.read_text())["evaluations"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self.path}: not a list of evaluations ({error}); remove it") from None
 
     def has(self, step: int) -> bool:
         return any(record["step"] == step for record in self.records)
@@ -187,6 +195,8 @@ class EvaluationFile:
         outcomes = {mode: values.tolist() for mode, values in evaluation.outcomes.items()}
         self.records.append({**evaluation.record, "outcomes": outcomes})
         content = {"evaluations": self.records, "difference": self.difference()}
+        if not self._writes:
+            return content
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(".json.partial")
         partial.write_text(json.dumps(content, indent=1))
@@ -198,5 +208,11 @@ class EvaluationFile:
         if len(self.records) < 2:
             return {}
         first, last = self.records[0]["outcomes"], self.records[-1]["outcomes"]
-        found = {mode: paired_difference(first[mode], last[mode]) for mode in first}
+
+        def between(mode):  # of the problems that both have a verdict for
+            before, after = (by_problem(np.asarray(outcomes[mode], np.float64)) for outcomes in (first, last))
+            both = ~np.isnan(before) & ~np.isnan(after)
+            return paired_difference(before[both], after[both]) if both.any() else None
+
+        found = {mode: value for mode in first if (value := between(mode)) is not None}
         return {mode: {"difference": d.difference, "low": d.low, "high": d.high} for mode, d in found.items()}

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from rlvr_jax.verdict import Verdict as Verdict  # one of the nouns; it stands in a file without jax
 
 Array = jax.Array
 PyTree = Any
@@ -151,11 +153,3 @@ class TrainState:
     params: PyTree  # {"policy": …, "estimator": …}, f32; "estimator" is {} unless a part learns
     opt_state: PyTree
     memory: PyTree  # what stateful parts of the estimator remember; {} if none does
-
-
-class Verdict(NamedTuple):
-    """A verifier's judgement of one completion; host side."""
-
-    outcome: float  # in [0, 1]
-    extracted: str | None  # the answer that was found, None if none
-    reason: str  # why: "correct", "≠ 42", "no answer line", "not ended"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tiny
 
-from rlvr_jax.data import EncodedProblem, PromptStream, encode_problems, to_batch_of_prompts
-from rlvr_jax.tasks import Problem
+from rlvr_jax.data import EncodedProblem, PromptStream, encode_problems, mixture_of, to_batch_of_prompts
+from rlvr_jax.tasks import Problem, make_task
 from rlvr_jax.tokenizer import make_tokenizer
 
 PAD = 9
@@ -126,3 +126,25 @@ def test_prompts_are_padded_at_their_left():
     assert batch.prompts.prompt_id.tolist() == [7, 3]
     assert batch.prompts.tokens.dtype == np.int32 and batch.prompts.mask.dtype == bool
     assert batch.texts == ("p", "q") and batch.problems == tuple(item.problem for item in items)
+
+
+def test_sets_with_weights_are_mixed_by_them():
+    """Shares of 3 to 1 whatever the sizes, and the position goes on exactly."""
+    task = make_task("mixed(tasks=['compare', 'addsub10'], weights=[3, 1])")
+    places = task.sets()
+    problems = task.problems("train")
+    encoded = [EncodedProblem(problem, problem.prompt, (1, 2)) for problem in problems]
+    order = lambda: mixture_of(task, encoded, seed=1)
+    stream = lambda: PromptStream(encoded, prompts_per_step=8, prompt_length=2, pad_id=0, seed=1, order=order())
+    whole = stream()
+    batches = [next(whole) for _ in range(6)]
+    first = {problems[place].problem_id for place in places["0 compare"]}
+    shares = [sum(problem.problem_id in first for problem in batch.problems) for batch in batches]
+    assert shares == [6] * 6
+    begun, resumed = stream(), stream()
+    for _ in range(3):
+        next(begun)
+    resumed.set_state(json.loads(json.dumps(begun.get_state())))
+    again = [[problem.problem_id for problem in next(resumed).problems] for _ in range(3)]
+    assert again == [[problem.problem_id for problem in batch.problems] for batch in batches[3:]]
+    assert mixture_of(make_task("mixed(tasks=['compare', 'addsub10'])"), encoded, seed=1) is None

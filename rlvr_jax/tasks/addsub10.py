@@ -18,6 +18,7 @@ class AddSub10(GeneratedTask):
     """
 
     name = "addsub10"
+    grader = "answer_line"
     example = ("What is 9 - 7?", "Answer: 2")
 
     def families(self) -> list[list[Problem]]:

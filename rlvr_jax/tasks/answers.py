@@ -45,6 +45,7 @@ _STATED = re.compile(
 )
 _HEADING = re.compile(r"^\W*(?:the )?(?:final )?answer\W*$", re.IGNORECASE)
 _NEGATED = re.compile(r"^[ ]*(?:not|never|neither|n't|isn't|wrong|incorrect)\b", re.IGNORECASE)
+_BUT = re.compile(r"^[ ]*not[ ][^.,;\n]{1,40}?,?[ ]but[ ](?:rather[ ]|instead[ ])?", re.IGNORECASE)
 _CLAUSE = re.compile(
     r"(?<!\bRs)[.!?](?=[ \"')\]]*(?:[ ]|$))|;[ ]|[ ]—|"
     r",?[ ](?:because|since|as|which|so|where|when|given|due|after|if|but|for"
@@ -139,10 +140,13 @@ def unmark(text: str) -> str:
 
 
 def statements(text: str, nouns: tuple[str, ...] = ("answer", "answers")) -> list[str]:
-    """What follows each "answer is …" of a text, first to last, those that say "is not" left out."""
+    """What follows each "answer is …" of a text, first to last, those that say "is not" left out; of "is not … but …"
+    what follows the but."""
     found = []
     for match in _STATED.finditer(text):
         tail = text[match.end() : match.end() + _LINE]
+        if but := _BUT.match(tail):
+            tail = tail[but.end() :]
         if match.group("noun").lower() in nouns and not _NEGATED.match(tail):
             found.append(tail)
     return found

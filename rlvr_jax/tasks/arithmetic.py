@@ -13,6 +13,7 @@ class Arithmetic(GeneratedTask):
     """
 
     name = "arithmetic"
+    grader = "bare_number"
 
     def __init__(self, largest: int, held_out: int):
         self.largest = largest

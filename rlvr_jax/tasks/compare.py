@@ -22,6 +22,7 @@ class Compare(GeneratedTask):
     """
 
     name = "compare"
+    grader = "answer_line"
     example = (_question(48, 11), "Answer: 48")
 
     def families(self) -> list[list[Problem]]:

@@ -5,12 +5,23 @@ from __future__ import annotations
 import abc
 import dataclasses
 import hashlib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rlvr_jax.registry import Registry, nearest
-from rlvr_jax.types import Verdict
+from rlvr_jax.verdict import Verdict
 
 SPLITS = ("train", "held_out")
 TASKS = Registry("task")
+
+
+class Item(NamedTuple):
+    """One completion to grade."""
+
+    answer: str  # of the problem, in the form its verifier documents
+    completion: str  # decoded without special tokens
+    finished: bool = True  # an end token was sampled inside the limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +47,15 @@ class Task(abc.ABC):
     size       number of problem ids, 0 … size − 1, those in no split included
     held_out   number of problems in the held-out split
     example    (question, right completion) shown before every problem, or None; in neither split
+    grader     the verifier as a text that a grading process understands (`rlvr_jax.tasks.grade`); "": `verify` alone
     """
 
     name: str
     size: int
     held_out: int
     example: tuple[str, str] | None = None
+    grader: str = ""
+    graders: Any = None  # a `rlvr_jax.tasks.pool.Pool`, set by who runs the task
     _splits: dict[str, list[Problem]]
 
     def problems(self, split: str) -> list[Problem]:
@@ -66,8 +80,25 @@ class Task(abc.ABC):
         if tokenizer.chat_template is not None:
             return tokenizer.apply_chat_template(messages, default_system=False)
         if len(messages) == 1:
-            return problem.prompt
+            return messages[0]["content"]
         return "".join(message["content"] + "\n" for message in messages)
+
+    def report(self) -> list[str]:
+        """What a person should know of the problems before training starts: rows left out, and why."""
+        return []
+
+    def where(self, problem: Problem) -> str:
+        """Where a problem comes from, for messages."""
+        return f"{self.name}, problem {problem.problem_id}"
+
+    def grade(self, items: Sequence[Item]) -> list[Verdict]:
+        """A verdict for each item, in order: in the processes of `graders` where there are some, else here.
+
+        Never raises for an item: a fault of the checker is a verdict without outcome.
+        """
+        if self.graders is not None:
+            return self.graders.grade(items)
+        return [_guarded(self.verify, item) for item in items]
 
     @abc.abstractmethod
     def solution(self, problem: Problem) -> str:
@@ -82,6 +113,13 @@ class Task(abc.ABC):
           completion: decoded without special tokens.
           finished: an end token was sampled inside the limit.
         """
+
+
+def _guarded(verify, item: Item) -> Verdict:
+    try:
+        return verify(*item)
+    except Exception as error:
+        return Verdict.invalid(f"{type(error).__name__}: {str(error)[:300]}")
 
 
 class GeneratedTask(Task):
@@ -118,10 +156,17 @@ class GeneratedTask(Task):
         return hashlib.blake2b(f"{self.name}: {text}".encode(), digest_size=8).digest()
 
 
-def make_task(text: str) -> Task:
-    """ "compare", "addsub10(held_out=40)", "arithmetic(digits=2)", …
+def make_task(text: str, checks: Mapping[str, str] | None = None) -> Task:
+    """ "compare", "addsub10(held_out=40)", "gsm8k(path='gsm8k')", …
+
+    Args:
+      checks: what is done about faults of the data, for tasks that read some (`rlvr_jax.tasks.checks`); a keyword
+        `checks` in the text goes first.
 
     Raises:
-      ValueError: unknown task or keyword, or a value outside its range; lists the valid ones.
+      ValueError: unknown task or keyword, or a value outside its range; lists the valid ones. Rows that are refused.
     """
-    return TASKS.make(text)
+    factory, keywords = TASKS.parse(text)
+    if checks is not None and "checks" in inspect.signature(factory).parameters:
+        keywords["checks"] = {**checks, **(keywords.get("checks") or {})}
+    return factory(**keywords)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal, InvalidOperation
 
-from rlvr_jax.types import Verdict
+from rlvr_jax.verdict import Verdict
 
 # ASCII digits only: `\d` alone would also take the digits of other scripts.
 _ANSWER_LINE = re.compile(r"""\bAnswer:\s*['"]?(-?\d[\d,]*(?:\.\d+)?)['"]?\.?\s*$""", re.ASCII)

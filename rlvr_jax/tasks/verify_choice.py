@@ -15,7 +15,7 @@ from rlvr_jax.tasks import answers
 from rlvr_jax.tasks.notation import tidy, words
 from rlvr_jax.tasks.readings import Words, plain_number, read
 from rlvr_jax.tasks.verify_math import equal
-from rlvr_jax.types import Verdict
+from rlvr_jax.verdict import Verdict
 
 _LETTERS = "ABCDEFGHIJ"
 _LABEL = re.compile(r"^\s*\(?([A-J])\s*[).:]\s*")
@@ -36,7 +36,7 @@ _JOINED = re.compile(
 _MENTIONS = re.compile(
     r"\b(?:[Oo]ption|[Cc]hoice|[Ll]etter)\s+\(?([A-J])\b|(?<![\w)])\(([A-J])\)(?!\w)"
     r"|(?<!\w )\b([A-J])\s+is\s+(?:the\s+)?(?:correct|right|best|final|answer)\b"
-    r"|\bSo,?\s+([A-J])\s+is\s+(?:the\s+)?(?:correct|right|best|final|answer)\b"
+    r"|\b[Ss]o,?\s+([A-J])\s+is\s+(?:the\s+)?(?:correct|right|best|final|answer)\b"
     r"|\b(?:must be|has to be|choose|pick|select|go with)\s+([A-J])(?=\W*$|[.,;])"
 )
 _ALONE = re.compile(
@@ -104,7 +104,7 @@ def _chosen(text: str, options: Sequence[str]) -> list[str]:
         return same  # "I and II only", or the variable a
     letters = list(dict.fromkeys(_leading_letters(text)))
     matching = same or _matching(text, options)
-    if len(letters) == 1 and matching and matching != letters and not re.fullmatch(r"\W*[A-Ja-j]\W*", text):
+    if len(letters) == 1 and matching and letters[0] not in matching and not re.fullmatch(r"\W*[A-Ja-j]\W*", text):
         return sorted({*letters, *matching})  # "B) 40" where 40 is the text of A
     return letters or matching
 
@@ -116,7 +116,7 @@ def _last_line(text: str, number: str | None, options: Sequence[str]) -> list[st
     mentioned = [_group(match) for match in _MENTIONS.finditer(_REFUSED.sub(" ", line))]
     if mentioned:
         return list(dict.fromkeys(mentioned))
-    return _matching(number, options) if number is not None else []
+    return _word_for_word(line, options) or (_matching(number, options) if number is not None else [])
 
 
 def _chosen_alone(line: str) -> list[str]:

@@ -26,7 +26,7 @@ from rlvr_jax.tasks.notation import balanced, tidy, words
 from rlvr_jax.tasks.readings import Equation, Group, Reading, Value, Words, as_list, plain_number, read
 from rlvr_jax.tasks.symbolic import symbolically_equal
 from rlvr_jax.tasks.values import has, same_equation, same_value
-from rlvr_jax.types import Verdict
+from rlvr_jax.verdict import Verdict
 
 _GOLD_LENGTH = 2000
 

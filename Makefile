@@ -5,7 +5,7 @@
 #   make demo-tiny               a tiny policy learns from scratch, about a minute, no model file
 #   make tables                  the tables of toy experiments: what is missing of their runs, then the results (JOBS=2)
 #   make table-length            one of them (table-NAME); table-smollm2 is of the real model, and only made by name
-#   make test                    lint, format check and the tests
+#   make test                    lint, format check and the tests (in TEST_JOBS=2 processes)
 #   make test-slow               the slow proofs as well
 #   make test-oracles            our numbers against installed TRL and Tunix (several GB, in environments of their own)
 #   make bench                   timings, as ratios measured side by side; the peers' where `make test-oracles` put them
@@ -19,6 +19,7 @@ ESTIMATOR ?= grpo
 CONFIG    ?= demo
 WORKDIR   ?= runs/$(CONFIG)-$(ESTIMATOR)
 JOBS      ?= 2
+TEST_JOBS ?= 2
 TABLES_ROOT ?= runs/tables
 OUT       ?= experiments/results/tables
 BIN       := $(VENV)/bin
@@ -63,10 +64,10 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 
 test: $(VENV)/.model lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
 
 test-slow: $(VENV)/.model lint
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile -m "slow or not slow"
 
 .venv-trl/.installed:
 	$(PYTHON) -m venv .venv-trl
@@ -92,7 +93,7 @@ bench: $(VENV)/.model
 
 lock:
 	uv pip compile --universal --python-version 3.11 --fork-strategy fewest --no-header --generate-hashes \
-		--extra test --extra tensorboard pyproject.toml -o requirements.lock
+		--extra test --extra tensorboard --extra tpu pyproject.toml -o requirements.lock
 
 clean:
 	rm -rf $(VENV) runs

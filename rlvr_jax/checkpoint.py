@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
+from rlvr_jax.hosts import from_first
 from rlvr_jax.types import PyTree, TrainState
 
 _WRITTEN_LAST = "_CHECKPOINT_METADATA"
@@ -19,18 +21,27 @@ _WRITTEN_LAST = "_CHECKPOINT_METADATA"
 class Checkpoints:
     """The checkpoints of one run, under `workdir/checkpoints`.
 
-    `save` is asynchronous; `close` waits. An interrupted save leaves no checkpoint behind that `latest` would name.
+    Saving is asynchronous and every host's work: each writes the parts its devices hold, in one directory that all
+    see. `close` waits. An interrupted save leaves no checkpoint behind that `latest` would name. What one mesh and
+    number of hosts has saved, any other restores.
     """
 
-    def __init__(self, workdir: str | Path, keep: int = 1, create: bool = True):
-        """`keep`: how many to retain, 0 for all. `create=False`: to read a run, in which nothing is made or removed."""
+    def __init__(self, workdir: str | Path, keep: int = 1, create: bool = True, best: int = 0):
+        """`keep`: how many of the newest to retain, 0 for all; `best`: how many besides, by `score`.
+        `create=False`: to read a run, in which nothing is made or removed."""
         self.directory = Path(workdir).resolve() / "checkpoints"
         if create:
-            self._remove_incomplete()
+            from_first(self._remove_incomplete)
         elif not self.directory.is_dir():
             raise FileNotFoundError(f"workdir={workdir}: no checkpoint yet")
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep or None, create=create, read_only=not create)
+        self._kept = _Kept(keep, best)
+        policy = {"preservation_policy": self._kept} if create else {}
+        options = ocp.CheckpointManagerOptions(create=create, read_only=not create, **policy)
         self._manager = ocp.CheckpointManager(self.directory, options=options)
+
+    def score(self, step: int, value: float) -> None:
+        """What an evaluation says of the checkpoint of a step, for `best`; it counts from the next save on."""
+        self._kept.scores[step] = value
 
     def _remove_incomplete(self) -> None:
         """A directory without the metadata that Orbax writes last is what a kill in the middle of a save left; it would
@@ -40,8 +51,8 @@ class Checkpoints:
                 shutil.rmtree(path)
 
     def latest(self) -> int | None:
-        """The newest complete step, None if there is none."""
-        return max(self.steps(), default=None)
+        """The newest complete step, None if there is none; the same on all hosts, which must ask together."""
+        return from_first(lambda: max(self.steps(), default=None))
 
     def steps(self) -> list[int]:
         """The complete steps, in order."""
@@ -119,6 +130,20 @@ class Checkpoints:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+class _Kept(ocp.checkpoint_managers.PreservationPolicy):
+    """The newest `keep` checkpoints (0: all), and the `best` of those with a score; the newer of two equals."""
+
+    def __init__(self, keep: int, best: int):
+        self.keep, self.best = keep, best
+        self.scores: dict[int, float] = {}
+
+    def should_preserve(self, checkpoints: Sequence, *, context) -> list[bool]:
+        steps = sorted(checkpoint.step for checkpoint in checkpoints)
+        scored = sorted((step for step in steps if step in self.scores), key=lambda step: (self.scores[step], step))
+        kept = {*steps[-self.keep :], *scored[len(scored) - min(self.best, len(scored)) :]}
+        return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
 @contextlib.contextmanager

@@ -22,14 +22,15 @@ from ml_collections import ConfigDict
 from rlvr_jax.data import LONG_PROMPTS
 from rlvr_jax.estimators import SLOTS, Estimator, catalogue, make_estimator
 from rlvr_jax.optimizer import KINDS, MOMENTS, SCHEDULES
-from rlvr_jax.policy import REMAT_POLICIES, Lora, resolve_model_path
+from rlvr_jax.policy import PRESETS, REMAT_POLICIES, Lora, resolve_model_path
 from rlvr_jax.registry import nearest
-from rlvr_jax.tasks import SPLITS, make_task
+from rlvr_jax.tasks import CHECKS, SPLITS, make_task
 from rlvr_jax.tokenizer import make_tokenizer
 
 # What may differ when a run is resumed: how long it goes on and what it shows, not what it computes. (The number of
 # steps is part of what is computed where the learning rate decays over them.)
-FREE_KEYS = ("steps", "evaluate.every", "evaluate.prompts_per_batch", "checkpoint.", "log.")
+FREE_KEYS = ("steps", "evaluate.every", "evaluate.prompts_per_batch", "checkpoint.", "log.", "watchdog.")
+FREE_KEYS += ("verify.workers",)
 
 
 def defaults(estimator: str = "grpo") -> ConfigDict:
@@ -44,6 +45,7 @@ def defaults(estimator: str = "grpo") -> ConfigDict:
             "tokenizer": "",  # "bytes", a path, or "" for the model's own
             "model": {
                 "path": "",  # a model file or "package:NAME/FILE"; "" trains a new one of the sizes below
+                "preset": "",  # sizes of a public model, such as "qwen2.5-7b", in place of those below; no weights
                 "width": 64,
                 "layers": 2,
                 "heads": 4,
@@ -52,6 +54,8 @@ def defaults(estimator: str = "grpo") -> ConfigDict:
                 "hidden": 256,
                 "rope_theta": 10_000.0,
                 "dtype": "float32",  # activations and cache; parameters are float32
+                # splash: the TPU's kernel, no scores in memory; plain: written out; auto: the kernel where it can run
+                "attention": "auto",
                 "scan_layers": True,  # one compiled block for all layers
                 "remat": "none",  # what the backward pass recomputes: none, block, dots
             },
@@ -76,6 +80,18 @@ def defaults(estimator: str = "grpo") -> ConfigDict:
             },
             "data": {
                 "long_prompts": "refuse",  # or "drop": left out and counted
+                # Of problems that are read from files (rlvr_jax/tasks/checks.py), all counted and shown at the start.
+                "fields": "refuse",  # missing or empty ones; or "drop": the row is left out
+                "answers": "refuse",  # ones that no completion can be right for; or drop
+                "repeats": "refuse",  # prompts that the split has already; or drop, keep
+                "overlap": "refuse",  # training prompts that are held out too; or drop (from training), keep
+                "encoding": "keep",  # a byte order mark, CRLF, U+2028 and other signs that are not text; or refuse
+            },
+            # Processes that grade, on each host those of its own rows.
+            "verify": {
+                "workers": 0,  # 0: one a processor, none for verifiers that only match a pattern; −1: none
+                "time_limit": 5.0,  # seconds of one completion, then its outcome is 0
+                "memory_mb": 2048,  # address space that grading may take in a process; 0: no limit
             },
             # A name of the catalogue; a slot given here replaces the entry's own ("" keeps it).
             "estimator": {"name": estimator, **dict.fromkeys(SLOTS, "")},
@@ -102,7 +118,9 @@ def defaults(estimator: str = "grpo") -> ConfigDict:
                 "clip_norm": 1.0,  # global norm; 0: none
                 "estimator_learning_rate": 0.1,  # of what the estimator itself learns (λ-GRPO)
             },
-            "mesh": {"data": -1, "model": 1},  # −1: all devices
+            # Axes of the devices. What the sampler reads is cut over `sample_model` devices (0: as `model`) and is
+            # whole in each such group.
+            "mesh": {"data": -1, "model": 1, "replica": 1, "sample_model": 0},  # data −1: all that the others leave
             "evaluate": {
                 "every": 0,  # steps; 0: only before the first and after the last
                 "split": "held_out",  # or "train": says what was learnt, not whether it carries over
@@ -110,7 +128,19 @@ def defaults(estimator: str = "grpo") -> ConfigDict:
                 "samples": 4,  # per problem, at sampling.temperature; greedy is evaluated beside it
                 "prompts_per_batch": 32,
             },
-            "checkpoint": {"every": 20, "keep": 1},  # steps; 0: only after the last
+            "checkpoint": {
+                "every": 20,  # steps; 0: only after the last
+                "keep": 1,  # the newest so many; 0: all
+                "best": 0,  # the best so many are kept besides, of those whose step was evaluated
+                "best_by": "greedy_pass@1",  # or sampled_pass@1, sampled_pass@k
+                "grace_seconds": 25.0,  # from SIGTERM to the end: the step, and a checkpoint of it
+            },
+            # 0: no limit. A run that stands still is ended, with a status that asks for a restart.
+            "watchdog": {
+                "step_seconds": 0.0,  # longest time of a step, what is compiled for its sizes included; 0: no watchdog
+                "other_seconds": 3600.0,  # of the start, the first step (it compiles), an evaluation, the end
+                "lost_seconds": 60.0,  # a host that is silent for so long is gone
+            },
             "log": {
                 "rollout_groups": 2,  # groups a step whose best, worst and longest wrong rollout are kept
                 "tensorboard": False,
@@ -232,6 +262,11 @@ def _config_file_error(text: str, error: Exception) -> ValueError:
     return ValueError(f"{where}: {unknown_key(key, flatten(defaults()))}")
 
 
+def data_checks(config: ConfigDict) -> dict[str, str]:
+    """What is done about faults of the data, as `make_task` takes it."""
+    return {kind: config.data[kind] for kind in CHECKS}
+
+
 def estimator_of(config: ConfigDict) -> Estimator:
     """The estimator a config names, with its slots replaced where the config says so.
 
@@ -254,8 +289,9 @@ def differences(ours: dict, theirs: dict) -> list[str]:
     return [f"{key}: {theirs.get(key)!r} → {ours.get(key)!r}" for key in keys]
 
 
-def check(config: ConfigDict, devices: int = 1) -> Estimator:
-    """Refuses a config that cannot run, before any device work; returns its estimator.
+def check(config: ConfigDict, devices: int = 1, sources: bool = True) -> Estimator:
+    """Refuses a config that cannot run, before any device work; returns its estimator. `sources` false: model and
+    problems need not be there.
 
     Raises:
       ValueError, FileNotFoundError: naming the key, the value, the constraint and the valid choices.
@@ -268,7 +304,8 @@ def check(config: ConfigDict, devices: int = 1) -> Estimator:
     estimator = estimator_of(config)
     _check_group(config, estimator)
     _check_rows(config, devices)
-    _check_sources(config)
+    if sources:
+        _check_sources(config)
     return estimator
 
 
@@ -284,8 +321,8 @@ def _check_ranges(flat: dict) -> None:
     positive = (
         "steps prompts_per_step group_size sampling.prompt_length sampling.completion_length updates.epochs "
         "updates.minibatches updates.completions_per_row updates.head_chunks evaluate.problems evaluate.samples "
-        "evaluate.prompts_per_batch mesh.model model.width model.layers model.heads model.kv_heads model.head_size "
-        "model.hidden"
+        "evaluate.prompts_per_batch mesh.model mesh.replica model.width model.layers model.heads model.kv_heads "
+        "model.head_size model.hidden"
     )
     for key in positive.split():
         _require(flat[key] >= 1, flat, key, "must be at least 1")
@@ -293,7 +330,8 @@ def _check_ranges(flat: dict) -> None:
         "updates.micro_batch_rows optimizer.learning_rate optimizer.warmup optimizer.weight_decay "
         "optimizer.clip_norm optimizer.estimator_learning_rate evaluate.every checkpoint.every checkpoint.keep "
         "sampling.top_k sampling.rows_at_once sampling.narrowings sampling.largest_mismatch updates.row_sizes "
-        "updates.entropy_bonus log.rollout_groups lora.rank seed"
+        "updates.entropy_bonus log.rollout_groups lora.rank seed checkpoint.best checkpoint.grace_seconds "
+        "watchdog.step_seconds watchdog.other_seconds watchdog.lost_seconds mesh.sample_model"
     )
     for key in not_negative.split():
         _require(flat[key] >= 0, flat, key, "must not be negative")
@@ -304,6 +342,10 @@ def _check_ranges(flat: dict) -> None:
         "must be above 0 to train: at 0 all completions of a prompt are the same, and no group has contrast "
         "(evaluation is greedy beside it)",
     )
+    _require(flat["verify.workers"] >= -1, flat, "verify.workers", "must be −1, 0 or a number of processes")
+    _require(flat["verify.time_limit"] > 0, flat, "verify.time_limit", "must be above 0 seconds")
+    memory = flat["verify.memory_mb"]
+    _require(memory == 0 or memory >= 256, flat, "verify.memory_mb", "must be 0 (no limit) or at least 256")
     _require(0 < flat["sampling.top_p"] <= 1, flat, "sampling.top_p", "must be in (0, 1]")
     _require(0 <= flat["sampling.min_p"] <= 1, flat, "sampling.min_p", "must be in [0, 1]")
     stops = flat["sampling.stop_strings"]
@@ -314,14 +356,22 @@ def _check_ranges(flat: dict) -> None:
         "optimizer.decay": SCHEDULES,
         "optimizer.kind": KINDS,
         "optimizer.moments_dtype": MOMENTS if flat["optimizer.kind"] == "adam" else MOMENTS[:1],
+        "model.attention": ("auto", "plain", "splash"),
         "model.remat": REMAT_POLICIES,
+        "model.preset": ("", *PRESETS),
         "model.dtype": ("float32", "bfloat16"),
         "data.long_prompts": LONG_PROMPTS,
+        **{f"data.{kind}": choices for kind, choices in CHECKS.items()},
         "evaluate.split": SPLITS,
+        "checkpoint.best_by": ("greedy_pass@1", "sampled_pass@1", "sampled_pass@k"),
     }.items():
         _require(flat[key] in choices, flat, key, f"choose from {list(choices)}")
     if flat["lora.rank"]:
         Lora(rank=flat["lora.rank"], alpha=flat["lora.alpha"], targets=tuple(flat["lora.targets"]))
+    if flat["checkpoint.best"]:
+        _require(flat["evaluate.every"] > 0, flat, "checkpoint.best", "needs config.evaluate.every above 0")
+        many = flat["evaluate.samples"] > 1 or not flat["checkpoint.best_by"].endswith("@k")
+        _require(many, flat, "checkpoint.best_by", "needs config.evaluate.samples above 1")
     heads, kv_heads = flat["model.heads"], flat["model.kv_heads"]
     _require(heads % kv_heads == 0, flat, "model.kv_heads", f"must divide model.heads={heads}")
     _require(flat["model.head_size"] % 2 == 0, flat, "model.head_size", "must be even (rotary pairs)")
@@ -359,12 +409,23 @@ def _check_rows(config: ConfigDict, devices: int) -> None:
             f"({config.prompts_per_step} prompts × group_size {group} / {updates.minibatches} minibatches) and be a "
             f"multiple of completions_per_row={share}: {divisors(rows, share)}"
         )
-    if devices % config.mesh.model or config.mesh.data not in (-1, devices // config.mesh.model):
+    _check_mesh(config, devices, size)
+
+
+def _check_mesh(config: ConfigDict, devices: int, size: int) -> None:
+    """`size` rows at once over `devices`."""
+    share, mesh, rows = config.updates.completions_per_row, config.mesh, config.prompts_per_step * config.group_size
+    rows //= config.updates.minibatches
+    fixed = mesh.model * mesh.replica
+    if devices % fixed or mesh.data not in (-1, devices // fixed):
+        times = f" × config.mesh.replica={mesh.replica}" if mesh.replica > 1 else ""
         raise ValueError(
-            f"config.mesh.data={config.mesh.data} × config.mesh.model={config.mesh.model}: must equal the number of "
+            f"config.mesh.data={mesh.data} × config.mesh.model={mesh.model}{times}: must equal the number of "
             f"devices, {devices}"
         )
-    data = devices // config.mesh.model
+    if devices % (mesh.sample_model or mesh.model):
+        raise ValueError(f"config.mesh.sample_model={mesh.sample_model}: must divide the {devices} devices")
+    data = devices // mesh.model
     if (size // share) % data:
         raise ValueError(
             f"config.updates.micro_batch_rows={size}: {size // share} rows of {share} completion(s) cannot be spread "
@@ -374,7 +435,7 @@ def _check_rows(config: ConfigDict, devices: int) -> None:
 
 
 def _check_sources(config: ConfigDict) -> None:
-    task = make_task(config.task)
+    task = make_task(config.task, data_checks(config))
     there = len(task.problems(config.evaluate.split))
     if config.evaluate.problems > there:
         raise ValueError(

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rlvr_jax.data import PromptBatch
+from rlvr_jax.hosts import fetch_rows
 from rlvr_jax.masked import masked_std
 from rlvr_jax.means import Max, Mean
-from rlvr_jax.tasks import Task
+from rlvr_jax.tasks import Item, Task
 from rlvr_jax.tokenizer import Tokenizer
 from rlvr_jax.types import Array, Batch, Groups, Rollouts, Verdict
 
 
-def fetch(rollouts: Rollouts) -> Rollouts:
-    """One explicit copy of what verification reads to the host, as numpy arrays."""
-    return jax.device_get(rollouts)
+class Graded(NamedTuple):
+    """A completion with its verdict, as every host may know it."""
+
+    verdict: Verdict
+    text: str  # special tokens included; "" where nobody reads it
+    length: int  # tokens the policy wrote, the end token included
+    attended: int  # tokens after the prompt, a tool's too
+    finished: bool
+
+
+def fetch(rollouts: Rollouts, rows: np.ndarray | None = None) -> Rollouts:
+    """One explicit copy of `rows` (all by default) to the host, as numpy arrays; of those this process holds."""
+    return fetch_rows(rollouts, np.arange(rollouts.tokens.shape[0]) if rows is None else rows)
 
 
 def completion_ids(rollouts: Rollouts, row: int) -> list[int]:
@@ -29,28 +40,59 @@ def completion_ids(rollouts: Rollouts, row: int) -> list[int]:
 
 def verify(task: Task, tokenizer: Tokenizer, rollouts: Rollouts, answers: Sequence[str]) -> list[Verdict]:
     """A verdict for each row of fetched rollouts; `answers` has one entry per prompt, rows of one prompt are
-    adjacent. Only what the policy wrote is graded, without its end token."""
+    adjacent. Only what the policy wrote is graded, without its end token, and all rows at once (`Task.grade`)."""
     rows = rollouts.tokens.shape[0]
-    group_size = rows // len(answers)
-    verdicts = []
-    for row in range(rows):
-        completion = tokenizer.decode(completion_ids(rollouts, row))
-        finished = bool(rollouts.finished[row])
-        verdicts.append(task.verify(answers[row // group_size], completion, finished))
-    return verdicts
+    group_size = rows // max(len(answers), 1)
+    text = lambda row: tokenizer.decode(completion_ids(rollouts, row))
+    items = [Item(answers[row // group_size], text(row), bool(rollouts.finished[row])) for row in range(rows)]
+    return task.grade(items)
 
 
-def to_groups(rollouts: Rollouts, verdicts: Sequence[Verdict], group_size: int) -> Groups:
-    """Verdicts and lengths as Groups [P, G] of numpy arrays (put them on the devices explicitly)."""
-    shape = (len(verdicts) // group_size, group_size)
+def to_graded(
+    tokenizer: Tokenizer,
+    rollouts: Rollouts,
+    verdicts: Sequence[Verdict],
+    rows: Sequence[int],
+    read: Collection[int] = (),
+) -> dict[int, Graded]:
+    """Row of the batch → Graded, of fetched rollouts that are its `rows`; with their texts those of rows in `read`."""
+    lengths, attended = rollouts.completion_mask.sum(axis=-1), rollouts.attend_mask.sum(axis=-1)
+    text = lambda i: tokenizer.decode(completion_ids(rollouts, i), skip_special=False)
+    return {
+        int(row): Graded(
+            verdicts[i],
+            text(i) if int(row) in read else "",
+            int(lengths[i]),
+            int(attended[i]),
+            bool(rollouts.finished[i]),
+        )
+        for i, row in enumerate(rows)
+    }
+
+
+def in_order(parts: Iterable[Mapping[int, Graded]]) -> list[Graded]:
+    """What several hosts have graded, by row; every row is some host's, and none is another's too."""
+    together = [item for part in parts for item in part.items()]
+    ordered = sorted(together)
+    assert [row for row, _ in ordered] == list(range(len(ordered))), "each row is graded once"
+    return [graded for _, graded in ordered]
+
+
+def to_groups(graded: Sequence[Graded], prompt_id: np.ndarray, group_size: int) -> Groups:
+    """Verdicts and lengths of rows as Groups [P, G] of numpy arrays (put them on the devices explicitly).
+
+    A row without a verdict is not valid: no part of any statistic of its group, and without loss."""
+    shape = (len(graded) // group_size, group_size)
+    of = lambda values, kind: np.asarray(values, kind).reshape(shape)
+    outcomes = [row.verdict.outcome if row.verdict.valid else 0.0 for row in graded]
     return Groups(
-        outcome=np.asarray([verdict.outcome for verdict in verdicts], np.float32).reshape(shape),
-        lengths=rollouts.completion_mask.sum(axis=-1).astype(np.int32).reshape(shape),
-        rewards=np.asarray([verdict.outcome for verdict in verdicts], np.float32).reshape(shape),
-        finished=np.asarray(rollouts.finished).reshape(shape),
+        outcome=of(outcomes, np.float32),
+        lengths=of([row.length for row in graded], np.int32),
+        rewards=of(outcomes, np.float32),
+        finished=of([row.finished for row in graded], bool),
         stratum=np.zeros(shape, np.int32),
-        valid=np.ones(shape, bool),
-        prompt_id=np.asarray(rollouts.prompt_id).reshape(shape)[:, 0],
+        valid=of([row.verdict.valid for row in graded], bool),
+        prompt_id=np.asarray(prompt_id),
     )
 
 
@@ -102,21 +144,17 @@ def from_groups(groups: Groups) -> dict[str, Mean]:
         "truncated": Mean.of(~groups.finished, valid),
         "truncated_wrong": Mean.of(~groups.finished, valid & ~correct),
         "outcome_std": Mean.of(spread, valid.any(axis=-1)),
+        "invalid": Mean.of(~valid, jnp.ones_like(valid)),  # rows without a verdict
     }
 
 
 def to_records(
-    batch: PromptBatch,
-    tokenizer: Tokenizer,
-    rollouts: Rollouts,
-    verdicts: Sequence[Verdict],
-    advantages: np.ndarray,
-    groups: Sequence[int],
+    batch: PromptBatch, graded: Sequence[Graded], advantages: np.ndarray, groups: Sequence[int]
 ) -> list[dict]:
     """The rollouts a person will read: for each of `groups` the best, the worst and the longest wrong completion
-    (fewer when they coincide), as plain dicts."""
-    group_size = len(verdicts) // len(batch.problems)
-    lengths = rollouts.completion_mask.sum(axis=-1)
+    (fewer when they coincide), as plain dicts. advantages: f32[P, G]; texts must be there of the groups' rows."""
+    group_size = len(graded) // len(batch.problems)
+    verdicts, lengths = [row.verdict for row in graded], [row.length for row in graded]
     records = []
     for group in groups:
         rows = range(group * group_size, (group + 1) * group_size)
@@ -130,13 +168,13 @@ def to_records(
                     "group": int(group),
                     "prompt": batch.problems[group].prompt,
                     "answer": batch.problems[group].answer,
-                    "completion": tokenizer.decode(completion_ids(rollouts, row), skip_special=False),
+                    "completion": graded[row].text,
                     "outcome": float(verdicts[row].outcome),
                     "extracted": verdicts[row].extracted,
                     "reason": verdicts[row].reason,
-                    "length": int(lengths[row]),
-                    "finished": bool(rollouts.finished[row]),
-                    "advantage": float(np.mean(advantages.reshape(len(verdicts), -1)[row])),
+                    "length": lengths[row],
+                    "finished": graded[row].finished,
+                    "advantage": float(advantages.reshape(-1)[row]),
                 }
             )
     return records

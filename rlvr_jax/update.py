@@ -30,6 +30,7 @@ def make_update(
     row_slots: int = 0,
     entropy_bonus: float = 0.0,
     skip_inactive: bool = True,
+    over_rows: Callable = lambda function: function,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict]]:
     """A pure function update(state, batch) → (state, metrics): one optimiser update; `step` and `memory` stay.
 
@@ -48,6 +49,7 @@ def make_update(
       skip_inactive: rows without any gradient (advantage or weight 0, no penalty) are put last, and micro-batches
         that hold no other are not computed. The gradient is the same; the entropy and mismatch metrics then cover
         the micro-batches that were computed, and `rows_skipped` counts the others' rows.
+      over_rows: see `make_logprobs`.
 
     Metrics: loss, gradient_norm (before clipping), entropy (nats a token), rows_skipped, and the estimator's own.
     """
@@ -57,6 +59,7 @@ def make_update(
         temperature=temperature,
         head_chunks=head_chunks,
         row_slots=row_slots,
+        over_rows=over_rows,
     )
 
     def objective(trained: PyTree, policy_params: PyTree, batch: Batch, weights: Array):

@@ -8,12 +8,15 @@ import json
 import os
 import platform
 import subprocess
-from importlib.metadata import version
+import time
+import uuid
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import jax
 from ml_collections import ConfigDict
 
+from rlvr_jax import hosts
 from rlvr_jax.config import differences, flatten
 
 
@@ -23,6 +26,11 @@ def open_workdir(workdir: str | Path, config: ConfigDict) -> Path:
     Raises:
       ValueError: it holds a run of another config (the keys that differ are named), or something else.
     """
+    if "://" in str(workdir):
+        raise ValueError(
+            f"workdir={workdir}: must be a directory; mount the bucket on every host (gcsfuse BUCKET /mnt/BUCKET) and "
+            "name a directory there"
+        )
     workdir = Path(workdir)
     for part in (workdir, *workdir.parents):
         if part.exists() and not part.is_dir():
@@ -44,19 +52,49 @@ def open_workdir(workdir: str | Path, config: ConfigDict) -> Path:
 
 
 @contextlib.contextmanager
-def claim(workdir: Path, config: ConfigDict):
-    """Holds the directory for one process, since two that write the same files would ruin both runs; writes
-    config.json there.
+def claim_together(workdir: Path, config: ConfigDict):
+    """`claim` by the first of several processes, and the check that every other sees the same directory.
+
+    Raises:
+      ValueError: another run is at work there, or a host sees another directory of this name; on all hosts.
+    """
+    with contextlib.ExitStack() as stack:
+        run = hosts.from_first(lambda: uuid.uuid4().hex)
+        hosts.from_first(lambda: stack.enter_context(claim(workdir, config, run)))
+        hosts.together(lambda: _await_sign(workdir, run))
+        yield
+
+
+def _await_sign(workdir: Path, run: str, seconds: float = 10.0) -> None:
+    """Waits for what `claim` has written to be seen here: a network's file systems take their time."""
+    deadline = time.monotonic() + seconds
+    while not (workdir / ".lock").exists() or (workdir / ".lock").read_text() != run:
+        if time.monotonic() > deadline:
+            raise ValueError(
+                f"workdir={workdir}: is not the directory that process 0 sees under this name; mount one (NFS, "
+                "gcsfuse) on all hosts"
+            )
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def claim(workdir: Path, config: ConfigDict, run: str = ""):
+    """Holds the directory for one run, since two that write the same files would ruin both; writes config.json there.
+    `run`: what to write into the lock, a sign for other hosts.
 
     Raises:
       ValueError: another process is at work there.
     """
     workdir.mkdir(parents=True, exist_ok=True)
-    with (workdir / ".lock").open("w") as file:
+    with (workdir / ".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"workdir={workdir}: another process is training there") from None
+        file.truncate(0)
+        file.write(run)
+        file.flush()
+        os.fsync(file.fileno())
         save_config(workdir, config)
         yield
 
@@ -87,15 +125,26 @@ def save_config(workdir: Path, config: ConfigDict) -> None:
 def environment() -> dict[str, str]:
     """What a number of this run was made with."""
     device = jax.devices()[0]
-    names = ("rlvr-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
     return {
         "commit": _commit(),
-        "python": platform.python_version(),
+        "hosts": str(hosts.count()),
         "device": f"{jax.device_count()} × {device.device_kind}",
         "processor": _processor(),
         "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
-        **{name: version(name) for name in names},
+        **versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """What must be the same on all hosts of a run: the packages that compute, "–" where one is not installed."""
+    names = ("rlvr-jax", "jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "–"
+    return found
 
 
 def _commit() -> str:

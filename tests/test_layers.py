@@ -14,13 +14,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A file may import strictly lower floors, and files of its own room (a folder).
 FLOORS = (
-    ("types", "masked", "registry", "rng", "means", "compiles", "tokenizer", "__init__"),  # 0 ground
-    ("estimators", "policy", "tasks"),  # 1 the three rooms, which do not know one another
-    ("data", "sharding", "optimizer", "checkpoint", "metrics", "sampling"),  # 2 machines
-    ("rollout", "update", "diagnose"),  # 3 verbs
+    # 0 ground
+    ("types", "verdict", "masked", "registry", "rng", "means", "compiles", "tokenizer", "hosts", "__init__"),
+    ("estimators", "policy", "tasks", "mixture"),  # 1 rooms, which do not know one another
+    ("data", "sharding", "optimizer", "checkpoint", "metrics", "sampling", "watchdog"),  # 2 machines
+    ("rollout", "update", "resharding", "diagnose"),  # 3 verbs
     ("evaluate", "config", "report"),  # 4 judges
     ("run", "workdir", "lab"),  # 5 what a config names, made
-    ("train",),  # 6 the loop
+    ("train", "doctor", "plan"),  # 6 the loop, and what comes before it
     ("cli",),  # 7 commands
 )
 # `train` run as a program hands its arguments to the command line; `means` stands on `masked`, both ground.
@@ -34,18 +35,20 @@ DOORS = {
     "orbax": ("checkpoint",),
     "grain": ("data",),
     "tensorflow_datasets": ("tasks",),
-    "ml_collections": ("config", "run", "workdir", "train", "lab"),
+    "ml_collections": ("config", "run", "workdir", "train", "doctor", "plan", "lab"),
     "tokenizers": ("tokenizer",),
     "jinja2": ("tokenizer",),
     "gguf": ("policy",),
     "scipy": ("diagnose",),
+    "pyarrow": ("diagnose",),
     "matplotlib": ("report",),
-    "rich": ("metrics", "report", "cli"),
+    "rich": ("metrics", "report", "doctor", "plan", "cli"),
     "tensorboardX": ("metrics",),
     "math_verify": ("tasks",),
     "latex2sympy2_extended": ("tasks",),
     "sympy": ("tasks",),
     "mpmath": ("tasks",),
+    "reasoning_gym": ("tasks",),
 }
 NEVER = ("torch", "tensorflow", "transformers", "trl")
 NO_JAX = ("tasks", "metrics", "report", "tokenizer")  # strings and floats only

@@ -125,7 +125,7 @@ def test_meshes():
     assert dict(make_mesh(devices=ONE).shape) == {"data": 1, "model": 1}
     for data, model in ((2, 1), (1, 2), (-1, 3), (0, 1), (-2, 1)):
         with pytest.raises(ValueError, match=rf"× mesh.model={model} must equal the number of devices, 1"):
-            make_mesh(data, model, ONE)
+            make_mesh(data, model, devices=ONE)
 
 
 def test_rows_that_cannot_be_cut_are_on_every_device():

@@ -13,11 +13,13 @@ from rlvr_jax.policy.logprobs import (
 )
 from rlvr_jax.policy.lora import Lora, with_lora
 from rlvr_jax.policy.policy import Policy, make_policy
+from rlvr_jax.policy.presets import PRESETS, preset
 from rlvr_jax.policy.pretrained import load_pretrained, read_pretrained, resolve_model_path
 from rlvr_jax.policy.recurrent import Cell, RecurrentArchitecture, from_cell, make_recurrent_policy
 from rlvr_jax.policy.transformer import REMAT_POLICIES, Architecture
 
 __all__ = [
+    "PRESETS",
     "REMAT_POLICIES",
     "Architecture",
     "Cache",
@@ -34,6 +36,7 @@ __all__ = [
     "make_predictors",
     "make_recurrent_policy",
     "needed_row_slots",
+    "preset",
     "read_pretrained",
     "resolve_model_path",
     "save_pretrained",

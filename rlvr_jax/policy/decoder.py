@@ -11,6 +11,7 @@ from flax import nnx
 from rlvr_jax.policy.adapters import merge_module
 from rlvr_jax.policy.attention import attend_row, attend_shared, visible, visible_shared
 from rlvr_jax.policy.rope import rope_table
+from rlvr_jax.policy.splash import attend_splash
 from rlvr_jax.policy.transformer import Architecture, Block, Edges
 from rlvr_jax.types import Array, PyTree
 
@@ -36,8 +37,8 @@ def pick_kind(views: tuple, kind: int | Array) -> PyTree:
 class Decoder:
     """The functions of one architecture that need no cache."""
 
-    def __init__(self, shape: Architecture):
-        self.shape, self.dtype = shape, jnp.dtype(shape.dtype)
+    def __init__(self, shape: Architecture, gather_layer: Callable | None = None):
+        self.shape, self.dtype, self.gather_layer = shape, jnp.dtype(shape.dtype), gather_layer or (lambda block: block)
         self.kinds, self.kind_of_layer = shape.layer_kinds()
         self._block, _ = nnx.split(nnx.eval_shape(lambda: Block(shape, nnx.Rngs(0))))
         self._edges, _ = nnx.split(nnx.eval_shape(lambda: Edges(shape, nnx.Rngs(0))))
@@ -61,13 +62,15 @@ class Decoder:
         if completions is None:
             masks = tuple(visible(segments, positions, kind.window) for kind in self.kinds)
             attention = lambda mask: attend_row(mask, softcap)
+            if self.shape.attention == "splash" and len(self.kinds) == 1:
+                attention = lambda _: attend_splash(segments, self.kinds[0].window, softcap)
         else:
             masks = tuple(visible_shared(segments, positions, kind.window, completions) for kind in self.kinds)
             attention = lambda mask: attend_shared(mask, completions, softcap)
 
         def layer(block, x, kind):
             rope, mask = pick_kind(tuple(zip(ropes, masks)), kind)
-            return self._run_block(block, x, rope, attention(mask))[0], ()
+            return self._run_block(self.gather_layer(block), x, rope, attention(mask))[0], ()
 
         layer = self._remat(layer, unrolled=isinstance(blocks, tuple))
         x, _ = self._over_layers(blocks, self._embed(params, tokens), self._kinds_for(blocks), layer)

@@ -229,6 +229,7 @@ def make_logprobs(
     temperature: float = 1.0,
     head_chunks: int = 1,
     row_slots: int = 0,
+    over_rows: Callable = lambda function: function,
 ) -> Callable:
     """A function (params, tokens i32[B, S], prompt_mask bool[B, N], attend_mask bool[B, T]) →
     (logprobs f32[B, T], entropy f32[B, T]), both in nats and of the tempered distribution
@@ -242,6 +243,7 @@ def make_logprobs(
         row never exist, neither forward nor backward, where each piece is computed again; any count will do.
       row_slots: slots for the completions of a row, at least `needed_row_slots` of the batch; 0: R·(T − 1), which
         always is enough. All numbers of a row that does not fit are NaN, never wrong.
+      over_rows: what makes a function of all rows one that every device computes for its own (`sharding.make_spread`).
     """
     temperature = temperature or 1.0
 
@@ -261,4 +263,4 @@ def make_logprobs(
         values = own(hidden, targets) if head_chunks == 1 else _chunked(own, head_chunks, hidden, targets)
         return jax.tree.map(lambda x: _to_completions(x, places, row_slots, length), values)
 
-    return logprobs
+    return over_rows(logprobs)

@@ -63,6 +63,7 @@ def to_policy(architecture: Any, functions: Any) -> Policy:
     return Policy(architecture, **{name: getattr(functions, name) for name in names})
 
 
-def make_policy(architecture: Architecture) -> Policy:
-    """The policy of an architecture; see `Policy` for its functions."""
-    return to_policy(architecture, CachedDecoder(architecture))
+def make_policy(architecture: Architecture, gather_layer: Callable | None = None) -> Policy:
+    """The policy of an architecture; see `Policy` for its functions. Where a device holds a part of each parameter,
+    `gather_layer(block) → block` makes one layer's whole for `apply` (see `sharding.make_spread`)."""
+    return to_policy(architecture, CachedDecoder(architecture, gather_layer))

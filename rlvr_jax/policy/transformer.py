@@ -20,6 +20,7 @@ from rlvr_jax.types import Array
 
 __all__ = ["ACTIVATIONS", "REMAT_POLICIES", "Architecture", "Block", "Edges", "LayerKind", "rope_table", "rotate"]
 
+ATTENTIONS = ("plain", "splash")
 REMAT_POLICIES = ("none", "block", "dots")
 ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True)}
 
@@ -60,12 +61,15 @@ class Architecture:
     logit_softcap: float = 0.0  # the same for logits
     context_length: int = 0  # positions the checkpoint was made for (0: not known); told, not enforced
     dtype: str = "float32"  # of activations and cache; parameters are float32
+    attention: str = "plain"  # of whole rows; "splash": by the TPU's kernel where it can express it (policy/splash.py)
     scan_layers: bool = True  # one compiled block for all layers (small programs, quick compiles)
     remat: str = "none"  # what the backward pass recomputes: none, "block", or all but matrix products ("dots")
 
     def __post_init__(self):
         if self.windows and (len(self.windows) != self.layers or min(self.windows) < 0):
             raise ValueError(f"windows={self.windows}: give one number ≥ 0 for each of the {self.layers} layers")
+        if self.attention not in ATTENTIONS:
+            raise ValueError(f"attention={self.attention!r}; choose from {list(ATTENTIONS)}")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation={self.activation!r}; choose from {list(ACTIVATIONS)}")
 

@@ -8,7 +8,7 @@ Neither model nor problems come with the project: put them where `model.path` an
 from rlvr_jax.config import defaults
 
 
-def get_config(estimator: str = "dr_grpo"):
+def get_config(estimator: str = "grpo"):
     config = defaults(estimator)
     config.task = "jsonl(train='math_3_to_5.jsonl', held_out='math_500.jsonl')"
     config.steps = 500

@@ -74,11 +74,12 @@ def test_turns():
 
 def test_a_product_written_as_a_window():
     # [2, 5, 8] by [8, 28, 16] as 28 outputs of 28 taps over one entry: each meets it once, so 2·(2·5)·8·(28·16)
-    text = """ENTRY %m (x: f32[1]) -> f32[1] {
+    window = "window={size=1x28 pad=0_0x27_27 rhs_reversal=0x1}"
+    text = f"""ENTRY %m (x: f32[1]) -> f32[1] {{
   %a = bf16[2,5,8,1] parameter(0)
   %b = bf16[28,8,16,1] parameter(1)
-  %c = bf16[2,5,16,28] convolution(%a, %b), window={size=1x28 pad=0_0x27_27 rhs_reversal=0x1}, dim_labels=0bf1_1io0->0bf1
-}
+  %c = bf16[2,5,16,28] convolution(%a, %b), {window}, dim_labels=0bf1_1io0->0bf1
+}}
 """
     assert costs(text, 1).product_flops == 2 * (2 * 5) * 8 * (28 * 16)
 

@@ -34,6 +34,7 @@ class Program(NamedTuple):
     optimiser: PyTree
     cache: PyTree
     model_flops: float  # of the whole slice, without anything computed twice
+    kernel_flops: float  # of the whole slice, in kernels whose time the compiler does not estimate; 0: none are used
     weights_bytes: float  # in the computing dtype, of the parameters that are trained or read
 
 
@@ -135,14 +136,19 @@ def _learning(config: ConfigDict, parts: Parts) -> list[Program]:
     slots = updates.completions_per_row * (length - 1) if updates.row_sizes else 0
     weights = _bytes(state.params["policy"], architecture.dtype)
     one = forward / updates.minibatches
+    # the kernel's backward pass makes five products for the forward pass's two, and remat runs that twice
+    looks = 4.0 * architecture.layers * architecture.heads * architecture.head_size * (width + length) / 2
+    kernel = tokens * looks if architecture.attention == "splash" else 0.0
+    times = 2.5 + (1 if architecture.remat == "none" else 2)
     return [
         Program(
             "score", functions.score, (state.params["policy"], rollouts), {"row_slots": slots},
-            state.params, (), (), forward, weights,
+            state.params, (), (), forward, kernel, weights,
         ),
         Program(
             "update", functions.update, (state, batch), {"row_slots": slots},
-            state.params, state.opt_state, (), (2 if config.lora.rank else 3) * one, weights,
+            state.params, state.opt_state, (), (2 if config.lora.rank else 3) * one,
+            times * kernel / updates.minibatches, weights,
         ),
     ]  # fmt: skip
 
@@ -189,10 +195,10 @@ def _sampling(config: ConfigDict, parts: Parts) -> list[Program]:
     return [
         Program(
             "sample_prefill", prefill, (params, asked), {}, params, (), prompts_cache,
-            read, weights,
+            read, 0.0, weights,
         ),
         Program(
-            "sample_decode", step, (params, *token, index, *cached), {}, params, (), cached, written, weights
+            "sample_decode", step, (params, *token, index, *cached), {}, params, (), cached, written, 0.0, weights
         ),
     ]  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import jax
 from flax import nnx
 
+from rlvr_jax.policy.transformer import product
 from rlvr_jax.types import PyTree
 
 A, B = "lora_a", "lora_b"
@@ -38,6 +39,6 @@ def _adapted(a, b):
         last = (((inputs.ndim - 1,), (0,)), ((), ()))
         low = jax.lax.dot_general(inputs, a.astype(inputs.dtype), last)
         added = jax.lax.dot_general(low, b.astype(inputs.dtype), last)
-        return jax.lax.dot_general(inputs, kernel, dimensions, **options) + added
+        return product(inputs, kernel, dimensions, **options) + added
 
     return dot_general

@@ -12,7 +12,7 @@ from rlvr_jax.policy.adapters import merge_module
 from rlvr_jax.policy.attention import attend_row, attend_shared, visible, visible_shared
 from rlvr_jax.policy.rope import rope_table
 from rlvr_jax.policy.splash import attend_splash
-from rlvr_jax.policy.transformer import Architecture, Block, Edges
+from rlvr_jax.policy.transformer import PRODUCT, Architecture, Block, Edges
 from rlvr_jax.types import Array, PyTree
 
 
@@ -131,5 +131,5 @@ class Decoder:
     def _remat(self, layer: Callable, unrolled: bool = False) -> Callable:
         if self.shape.remat == "none":
             return layer
-        saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if self.shape.remat == "dots" else None
+        saved = jax.checkpoint_policies.save_only_these_names(PRODUCT) if self.shape.remat == "dots" else None
         return jax.checkpoint(layer, policy=saved, static_argnums=(2,) if unrolled else ())

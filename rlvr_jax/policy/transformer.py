@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from rlvr_jax.policy.rope import PLAIN, RopeScaling, rope_table, rotate
 from rlvr_jax.types import Array
@@ -92,6 +93,9 @@ class Architecture:
         return self.vocabulary * self.width + head + self.layers * block + self.width
 
 
+PRODUCT = "product"  # name of what linear layers give, for a policy of jax.checkpoint
+
+
 @jax.custom_vjp
 def _product(x: Array, kernel: Array) -> Array:
     """x [..., N] · kernel [N, M]. Its gradient to the kernel turns the narrower of its two factors, where the plain
@@ -113,8 +117,9 @@ _product.defvjp(lambda x, kernel: (_product(x, kernel), (x, kernel)), _product_b
 
 
 def product(x: Array, kernel: Array, dimensions, **options) -> Array:
-    """`jax.lax.dot_general` as a linear layer calls it, by `_product`."""
-    return _product(x, kernel)
+    """`jax.lax.dot_general` as a linear layer calls it, by `_product`; named, because a policy of jax.checkpoint sees
+    no product inside of it."""
+    return checkpoint_name(_product(x, kernel), PRODUCT)
 
 
 def _linear(

@@ -25,3 +25,12 @@ def quick_compiles():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+# The files that take longest, longest first: of two processes none is left with one of them at the end.
+LONGEST = ("test_train.py", "test_families.py", "test_sampler_turns.py", "test_pair.py", "test_every_part.py")
+
+
+def pytest_collection_modifyitems(items):
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))

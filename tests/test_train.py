@@ -158,6 +158,7 @@ def test_a_hidden_copy_inside_the_step_is_an_error(tmp_path, monkeypatch):
         train(small("steps=2"), tmp_path, quiet=True)
 
 
+@pytest.mark.slow
 def test_one_and_eight_devices_and_any_micro_batch_give_the_same_run(tmp_path):
     """Losses, gradient norms and lengths of 4 steps × 2 epochs agree to 1e-5 whatever the layout of the rows."""
     overrides = ("steps=4", "updates.epochs=2", "estimator.kl=k3(beta=0.05)", "optimizer.learning_rate=0.001")

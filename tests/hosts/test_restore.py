@@ -70,6 +70,7 @@ def test_the_best_are_kept_beside_the_newest(tmp_path):
         assert int(checkpoints.restore(abstract(SMALL), 4)[0].step) == 4
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_best_checkpoint(tmp_path, monkeypatch):
     """By the evaluations of the run itself, those before a restart included."""
     from pair import config_of, parity

@@ -113,6 +113,7 @@ def test_unrolled_layers_choose_their_kind_too(name, remat):
     np.testing.assert_allclose(found[:, -12:], theirs[f"{name}/long"], atol=CLOSE)
 
 
+@pytest.mark.slow
 def test_gradients_do_not_depend_on_how_layers_are_run():
     name = "qwen2_windows"
     shape, params = opened(name)
@@ -196,6 +197,7 @@ def test_decoding_with_a_cache_is_the_whole_forward_pass(name, scan_layers):
     np.testing.assert_allclose(found.reshape(4, length, -1), whole[:, width - 1 : -1], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_what_is_sampled_does_not_depend_on_how_the_loop_is_run():
     # windows hold in rows that are moved, and in those that begin where another ended
     shape, params = opened("gemma3")

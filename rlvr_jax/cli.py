@@ -430,7 +430,6 @@ def _print_json(value) -> None:
 
 
 def _lengths(options, overrides) -> int:
-    from rich.console import Console
 
     from rlvr_jax.report import lengths
 
@@ -438,11 +437,18 @@ def _lengths(options, overrides) -> int:
     windows = [_window(name, getattr(options, name)) for name in ("before", "after")]
     report = lengths.measure(options.log, *windows, **_log_options(options))
     written = lengths.write(report, options.html, options.plots)
-    if options.json:
-        _print_json(lengths.as_json(report))
+    return _show_report(lengths, report, written, options.json)
+
+
+def _show_report(kind, report, written, as_json: bool) -> int:
+    """Prints what `lengths` or `audit` of rlvr_jax.report found, as a screen or as JSON."""
+    from rich.console import Console
+
+    if as_json:
+        _print_json(kind.as_json(report))
         return 0
     console = Console(highlight=False)
-    console.print(lengths.shown(report))
+    console.print(kind.shown(report))
     for path in written:
         console.print(f"wrote {path}", soft_wrap=True)
     return 0
@@ -450,7 +456,6 @@ def _lengths(options, overrides) -> int:
 
 def _audit(options, overrides) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # a few small arrays: no accelerator is looked for
-    from rich.console import Console
 
     from rlvr_jax.report import audit
 
@@ -464,14 +469,7 @@ def _audit(options, overrides) -> int:
         **_log_options(options),
     )
     written = audit.write(report, options.html)
-    if options.json:
-        _print_json(audit.as_json(report))
-        return 0
-    console = Console(highlight=False)
-    console.print(audit.shown(report))
-    for path in written:
-        console.print(f"wrote {path}", soft_wrap=True)
-    return 0
+    return _show_report(audit, report, written, options.json)
 
 
 def _prompts_to_sample(options, config, parts):

@@ -1,7 +1,7 @@
 """Sizes of public models, for plans and for training from scratch where no file is at hand.
 
-As their config.json files have them (Qwen2.5: 2412.15115, Qwen2.5-Math: 2409.12122; Llama 3: 2407.21783; SmolLM2:
-2502.02737).
+As published, written down from memory and not compared with their config.json files (Qwen2.5: 2412.15115, Qwen2.5-Math:
+2409.12122; Llama 3: 2407.21783; SmolLM2: 2502.02737).
 """
 
 from __future__ import annotations

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from rlvr_jax.diagnose.audit import BANDS, QUARTERS, STRETCH, Curves, OnLog
-from rlvr_jax.report.drawing import STYLE, WIDTH, legend
+from rlvr_jax.report.drawing import STYLE, WIDTH, legend, png
 
-DPI = 180
 LOOKS = (
     ("-", "o", "#4d4d4d", ""),
     ("--", "s", "#D55E00", "//"),
@@ -34,14 +31,7 @@ def draw(items: Sequence[Item]) -> dict[str, tuple[bytes, str, str]]:
         made = {"length": _over_length(items), "accuracy": _over_accuracy(items)}
         if items[0][2] is not None:
             made |= {"quarters": _quarters(items), "bands": _bands(items)}
-        return {name: (_png(figure), title, caption) for name, (figure, title, caption) in made.items()}
-
-
-def _png(figure) -> bytes:
-    FigureCanvasAgg(figure)
-    file = io.BytesIO()
-    figure.savefig(file, dpi=DPI, format="png")
-    return file.getvalue()
+        return {name: (png(figure), title, caption) for name, (figure, title, caption) in made.items()}
 
 
 def _figure(height: float):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -126,3 +128,11 @@ def share(axis, label: str) -> None:
     axis.set_ylim(-0.03 * limit, limit * 1.03)
     axis.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axis.set_ylabel(label)
+
+
+def png(figure, dpi: int = 180) -> bytes:
+    """The figure as the bytes of a PNG file."""
+    FigureCanvasAgg(figure)
+    file = io.BytesIO()
+    figure.savefig(file, dpi=dpi, format="png")
+    return file.getvalue()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import math
 from typing import NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from rlvr_jax.diagnose.lengths import Curve, Split
-from rlvr_jax.report.drawing import COLOURS, STYLE, legend, new_figure, share
+from rlvr_jax.report.drawing import COLOURS, STYLE, legend, new_figure, png, share
 
-DPI = 180
 LABELS = {
     "accuracy": "share of right ones",
     "within_right": "right: length of ended ones",
@@ -53,14 +50,7 @@ def draw(split: Split, curve: Curve, unit: str, knows_ends: bool) -> dict[str, t
     report = _Drawn(split, curve, unit, knows_ends)
     with matplotlib.rc_context(STYLE):
         made = {"length": _length(report), "split": _split(report), "over-time": _over_time(report)}
-        return {name: (_png(figure), title, caption) for name, (figure, title, caption) in made.items()}
-
-
-def _png(figure) -> bytes:
-    FigureCanvasAgg(figure)
-    file = io.BytesIO()
-    figure.savefig(file, dpi=DPI, format="png")
-    return file.getvalue()
+        return {name: (png(figure), title, caption) for name, (figure, title, caption) in made.items()}
 
 
 def _marked(axis, x, y, style, marker, colour, label):

@@ -1,9 +1,10 @@
 """TPU slices by name, and the figures of their chips.
 
 Peak, bandwidth and memory as published for each generation (cloud.google.com/tpu/docs/v4, v5e, v5p, v6e), written down
-from memory and not compared with the pages since; `link_gbs` is the interconnect a chip has in all, in GB/s, likewise (v5e 1,600 Gbit/s, v4 2,400, v5p 4,800,
-v6e 3,584), half of it in each direction. The clock turns the compiler's cycles into seconds: 1.05, 1.5, 1.75 GHz for
-v4, v5e, v5p as published (2304.01433 for v4; the others from peak = 2 · units · 128² · clock, which v6e's follows too).
+from memory and not compared with the pages since; `link_gbs` is the interconnect a chip has in all, in GB/s, likewise
+(v5e 1,600 Gbit/s, v4 2,400, v5p 4,800, v6e 3,584), half of it in each direction.
+The clock turns the compiler's cycles into seconds: 1.05, 1.5, 1.75 GHz for v4,
+v5e, v5p as published (2304.01433 for v4; the others from peak = 2 · units · 128² · clock, which v6e's follows too).
 """
 
 from __future__ import annotations
